@@ -1,0 +1,256 @@
+/* core: the program of coarse operations and the passes that turn it into a plan.
+ *
+ *   build -> check -> cast -> grad -> fuse -> select -> place -> plan -> run        (one file each; the checker after each in debug builds)
+ *
+ * A program is a list of instructions in execution order over a table of values. It is written once by a builder, planned once, and
+ * replayed thousands of times. Core knows ops only as rows of a table (wr_ops), and memory only as device addresses.
+ *
+ * Invariants (check.c proves them)
+ * - One assignment a value, except arguments that the op marks UPDATE, and outputs whose bit in `acc` is set.
+ * - A value is defined before it is used: PARAM, INPUT and STATE from the start, others by an earlier instruction.
+ * - What an op's shape rule says about its outputs is what the table of values holds.
+ */
+#ifndef WR_CORE_H
+#define WR_CORE_H
+
+#include "device/device.h"
+#include "memory/memory.h"
+
+/* ------------------------------------------------------------------------------------------------ dtypes and layouts: dtype/ */
+typedef enum wr_dtype {
+#define DTYPE(name, text, block, bytes, kind, tol) WR_##name,
+#include "core/dtype.def"
+#undef DTYPE
+  WR_DTYPE_COUNT
+} wr_dtype;
+
+typedef enum wr_dtype_kind { WR_FLOAT, WR_QUANT, WR_INT } wr_dtype_kind;
+typedef struct wr_dtype_info {
+  const char *name;
+  int block, block_bytes;
+  wr_dtype_kind kind;
+  double tolerance;
+  /* n elements, a multiple of block; src/dst unaligned. from_float is NULL where weir does not write the type. */
+  void (*to_float)(const void *src, float *dst, int64_t n);
+  void (*from_float)(const float *src, void *dst, int64_t n);
+} wr_dtype_info;
+extern const wr_dtype_info wr_dtypes[WR_DTYPE_COUNT];
+int wr_dtype_find(const char *name); /* -1: none */
+
+/* plain: rows one after another. pack16: sixteen rows interleaved, so that a vector lane is a row; the same bytes on every ISA.
+ * The exact picture of pack16 for each dtype is at the head of dtype/layout.c. */
+typedef enum wr_layout { WR_PLAIN, WR_PACK16, WR_LAYOUT_COUNT } wr_layout;
+enum { WR_PACK_ROWS = 16, WR_PACK16_VERSION = 1 };
+const char *wr_layout_name(wr_layout l);
+bool wr_layout_ok(wr_layout l, wr_dtype t, int64_t cols);               /* does this dtype have this layout at this row length? */
+size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols); /* 0: not possible, or overflow */
+/* Bytes of one row (plain), or of one group of sixteen rows (pack16). */
+size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols);
+/* Pack rows [group0*16, group1*16) of a plain matrix; missing rows of the last group become zero rows. */
+void wr_pack16(wr_dtype t, const void *src, int64_t rows, int64_t cols, void *dst, int64_t group0, int64_t group1);
+/* Elements [col, col+n) of row `row`, of any dtype and layout; n and col multiples of the dtype's block. The definition of a layout's
+ * meaning: the reference kernels and the embedding use it. */
+void wr_row_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, float *dst);
+/* One element as double: fast for plain F32/F64/F16/BF16/I32, slow but right for the rest. Column counts within a row of ext[0]. */
+double wr_get(const wr_arg *a, int64_t row, int64_t col);
+void wr_set(const wr_arg *a, int64_t row, int64_t col, double value);   /* plain FLOAT and INT types */
+float wr_f16_to_float(uint16_t h);
+uint16_t wr_float_to_f16(float f); /* round to nearest even; overflow to infinity */
+
+/* ------------------------------------------------------------------------------------------------------------ values, instructions */
+typedef enum wr_kind { WR_INPUT, WR_OUTPUT, WR_PARAM, WR_STATE, WR_TEMP, WR_SAVED } wr_kind;
+
+/* What a shape rule speaks about: the type of a value. */
+typedef struct wr_vtype {
+  uint8_t dtype, layout, rank, live;
+  int64_t ext[WR_MAX_DIMS]; /* [rank], outermost first; the rest 1 */
+} wr_vtype;
+
+typedef struct wr_value {
+  const char *name;  /* GGUF's name for weights; "" for temporaries without one */
+  wr_vtype t;
+  wr_kind kind;
+  int64_t stride_bytes;
+  int grad;          /* value id of its gradient, -1 */
+  int def, first, last; /* instruction that writes it first (-1: none), first and last instruction that touches it; set by plan */
+  wr_buf buf;        /* PARAM, STATE: bound by the caller with wr_bind, else placed by place */
+  size_t offset;     /* within buf; for planned values within the arena */
+  bool bound;
+} wr_value;
+
+typedef struct wr_op wr_op;
+typedef struct wr_row wr_row;
+typedef struct wr_instr {
+  const wr_op *op;            /* NULL: removed by a pass */
+  const void *params;         /* a copy that the program owns */
+  int args[WR_MAX_ARGS];      /* value ids; -1: absent */
+  uint32_t acc;               /* bit i: output argument i is added to */
+  const wr_row *row;          /* set by select */
+} wr_instr;
+
+typedef struct wr_program {
+  wr_arena arena;
+  wr_value *values;
+  int n_values;
+  size_t cap_values;
+  wr_instr *instrs;
+  int n_instrs;
+  size_t cap_instrs;
+  weir_status status;         /* sticky: the first failure; its sentence is in `error` */
+  char *error;
+} wr_program;
+
+/* ------------------------------------------------------------------------------------------------------------------------------ ops */
+typedef enum wr_role { WR_ARG_END, WR_IN, WR_OUT, WR_UPDATE } wr_role;
+enum {
+  WR_ARG_OPTIONAL = 1, /* may be -1. An optional output that nobody reads gets no memory: the kernel sees data == NULL */
+  WR_ARG_ACC = 2,      /* output: can be added to instead of written */
+  WR_ARG_FLOAT = 4,    /* a float activation that the cast policy may change the dtype of */
+  WR_ARG_SAVED = 8,    /* optional output that exists only for the gradient */
+};
+typedef struct wr_op_arg {
+  const char *name;
+  wr_role role;
+  uint8_t flags;
+  int8_t inplace; /* output: 1 + index of the input whose memory it may take when that dies here; 0: none */
+} wr_op_arg;
+
+typedef struct wr_cost {
+  double flop;
+  double read_bytes, write_bytes; /* all memory traffic that the op cannot avoid, weights and KV included */
+  double weight_bytes;            /* of which PARAM */
+  double kv_bytes;                /* of which paged STATE */
+  double copy_bytes;              /* of which bytes that are only moved, cast or repacked */
+} wr_cost;
+
+typedef struct wr_grad wr_grad;
+typedef struct wr_case wr_case; /* ops/: one line of a .cases file */
+
+struct wr_op {
+  const char *name, *doc;
+  wr_op_arg args[WR_MAX_ARGS]; /* inputs, updates and outputs in the order of wr_call.args; ends with role WR_ARG_END */
+  size_t params_bytes;
+  bool host_only_state;        /* reserved for ops whose STATE folds (cannot rewind by truncation) */
+  /* Checks the inputs (t[i] for each argument; rank 0 = absent) and fills t[] of the outputs (rank 0 on entry unless the caller already
+   * has the value). The sentence of a refusal names the argument and both numbers. */
+  weir_status (*shape)(const void *params, wr_vtype *t);
+  /* Emits the gradient instructions of `i` with the ordinary builders. NULL: the op has no gradient (a sentence says so when asked). */
+  weir_status (*grad)(wr_grad *g, const wr_instr *i);
+  /* Cost of one call; live rows come from c->regs, shapes from c->args; data pointers may be NULL, presence is args[i].rank != 0. */
+  void (*cost)(const wr_call *c, wr_cost *out);
+  void (*print)(const void *params, wr_str *s); /* "eps=1e-05 theta=10000"; may be NULL */
+  const wr_row *rows;          /* best first, reference last */
+  int n_rows;
+  /* Builds the program of one .cases line: inputs with fill rules, the op, outputs. */
+  weir_status (*make_case)(wr_case *c, wr_program *p);
+};
+
+/* A kernel: one row = declared, chosen, tested, benchmarked. */
+struct wr_row {
+  const char *name;    /* <op>[_bwd]_<types>_<device>[_<isa>][_<trick>]: also the function */
+  const char *device;  /* "cpu"; "any" for rows of the null device's use are not needed: null takes the first row by device cpu */
+  uint32_t isa;        /* level and feature bits that it needs */
+  /* Argument constraints, space separated: "x:f32 w:q8_0/pack16 y:f32". "arg:a|b" alternatives; layout after '/', plain if absent,
+   * "arg:*" any dtype, "arg:*" with "/*" any layout; arguments not named must be plain f32 (floats) or i32 (tables) or absent. */
+  const char *types;
+  const char *klass;   /* numeric class: "x q8/32, i32 sums, f32 over k ascending" in short, e.g. "q8k32". Same class = same bits */
+  const char *(*refuse)(const wr_call *c);                 /* NULL or a printable reason; shapes only, data may be NULL */
+  size_t (*scratch)(const wr_call *c, int n_threads);      /* bytes; NULL: none */
+  wr_kernel_fn run;
+};
+#define WR_ROW_FN(fn) void fn(const wr_call *c, const wr_worker *w)
+
+extern const wr_op *const wr_ops[];
+extern const int wr_ops_n;
+const wr_op *wr_op_find(const char *name);
+#define OP(name) extern const wr_op wr_op_##name;
+#include "core/ops.def"
+#undef OP
+int wr_op_n_args(const wr_op *op);
+
+/* ------------------------------------------------------------------------------------------------- building a program: program.c */
+void wr_program_init(wr_program *p);
+void wr_program_free(wr_program *p);
+weir_status wr_program_status(wr_program *p); /* the first failure of any builder call, its sentence restored */
+weir_status wr_program_fail(wr_program *p, weir_status s, const char *fmt, ...) WR_PRINTF(3, 4);
+
+/* All return a value id, or -1 after a failure; -1 given as a required argument makes the next call a no-op, so that a builder writes a
+ * straight list of calls and looks at wr_program_status() once. */
+int wr_value_new(wr_program *p, wr_kind kind, const char *name, const wr_vtype *t);
+int wr_value_2d(wr_program *p, wr_kind kind, const char *name, wr_dtype dtype, int64_t rows, int64_t cols); /* plain, live ALL */
+int wr_value_1d(wr_program *p, wr_kind kind, const char *name, wr_dtype dtype, int64_t n);
+void wr_bind(wr_program *p, int value, const wr_buf *buf, size_t offset); /* PARAM, STATE: memory that the caller owns */
+void wr_mark_output(wr_program *p, int value);                            /* TEMP -> OUTPUT: kept and readable after a run */
+const wr_vtype *wr_type(const wr_program *p, int value);
+
+enum { WR_NONE = -1, WR_NEW = -2 };
+/* Append an instruction. args: one entry for each argument of the op: inputs and updates are value ids or WR_NONE; outputs are WR_NEW (a
+ * TEMP is made by the shape rule and its id written back), WR_NONE (optional output not wanted), or an existing id. Copies params. */
+weir_status wr_emit(wr_program *p, const wr_op *op, const void *params, int *args);
+
+weir_status wr_check(const wr_program *p);     /* check.c: the invariants; EFAIL names instruction, argument and rule */
+void wr_print(const wr_program *p, wr_str *s); /* print.c: one instruction a line, then values; stable, tests compare it */
+
+/* ------------------------------------------------------------------------------------------------------------------------ passes */
+typedef struct wr_policy { wr_dtype compute; } wr_policy; /* F32: nothing to do */
+weir_status wr_pass_cast(wr_program *p, const wr_policy *policy);
+
+/* Gradients of sum_i <y[i], dy[i]> with respect to every PARAM (and every value in wrt[]) that it depends on. dy[i] has y[i]'s type.
+ * Afterwards value.grad of those is the id of the gradient: OUTPUT, or, when wr_grad_into was called before, that STATE is added to. */
+weir_status wr_pass_grad(wr_program *p, const int *y, const int *dy, int n, const int *wrt, int n_wrt);
+void wr_grad_into(wr_program *p, int param, int accumulator);
+/* For gradient rules: */
+wr_program *wr_grad_program(wr_grad *g);
+int wr_grad_of(wr_grad *g, int value);               /* gradient of an output so far; WR_NONE: nothing flows there */
+bool wr_grad_wanted(const wr_grad *g, int value);    /* does anything want the gradient of this input? */
+/* `grad` (just emitted as an output of the last instruction, or any value) is a gradient of `value`: the first is kept, a later one turns
+ * into ACCUMULATE on the instruction that made it where the op allows, else an `add` is emitted. */
+void wr_grad_add(wr_grad *g, int value, int grad);
+
+weir_status wr_pass_fuse(wr_program *p);
+
+/* ----------------------------------------------------------------------------------------------------------------- plan and run */
+/* One numeric class for each (op, weight dtype and layout) over all plans of a model. */
+typedef struct wr_class_ledger { struct { const char *key, *klass; } entry[64]; int n; wr_arena arena; } wr_class_ledger;
+void wr_class_ledger_free(wr_class_ledger *l);
+
+typedef struct wr_plan_options {
+  wr_class_ledger *classes;  /* NULL: none kept */
+  const char *use;           /* "op:row,op:row": forced rows; NULL: $WEIR_USE */
+  bool profile;              /* time each step */
+  bool poison;               /* fill arena and scratch with NaN before every run (tests) */
+} wr_plan_options;
+
+typedef struct wr_plan {
+  wr_program *program;       /* owned by the caller, alive as long as the plan, unchanged */
+  wr_mem *mem;
+  wr_plan_options options;
+  wr_list list;
+  int *step_instr;           /* [list.n] instruction of each step */
+  wr_buf arena;              /* activations and scratch */
+  wr_buf io;                 /* registers */
+  wr_buf params, states;     /* PARAM and STATE that nobody bound */
+  size_t arena_bytes, scratch_bytes;
+  int n_barriers;
+  wr_regs *regs_host;        /* what the next run uses; wr_plan_run writes it to the device */
+  uint64_t fingerprint;      /* rows, isa, threads, layouts */
+  wr_arena names;
+} wr_plan;
+
+/* select + place + plan. The program must have passed wr_check. On the null device nothing is allocated. */
+weir_status wr_plan_make(wr_program *p, wr_mem *mem, const wr_plan_options *options, wr_plan *out);
+void wr_plan_free(wr_plan *plan);
+weir_status wr_plan_write(wr_plan *plan, int value, size_t offset, const void *src, size_t n); /* INPUT, PARAM, STATE */
+weir_status wr_plan_read(wr_plan *plan, int value, size_t offset, void *dst, size_t n);        /* OUTPUT, PARAM, STATE */
+void *wr_plan_host(wr_plan *plan, int value); /* the value's memory where the host can see it, else NULL */
+weir_status wr_plan_run(wr_plan *plan);       /* with *plan->regs_host */
+void wr_plan_cost(const wr_plan *plan, int step, const wr_regs *regs, wr_cost *out);
+/* For each instruction the row chosen and why the rows before it were not. */
+void wr_plan_why(const wr_plan *plan, wr_str *s);
+
+/* Which row would run this call, and why not the better ones. why may be NULL. NULL: none (the sentence is left in the error). */
+const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, wr_class_ledger *classes, const char *use, wr_str *why);
+/* Does this row take this call on this device? NULL: yes, else the printable reason. */
+const char *wr_row_refuses(const wr_op *op, const wr_row *row, const wr_call *c, const wr_device *d, char *buf, size_t cap);
+
+#endif
