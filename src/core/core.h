@@ -151,7 +151,7 @@ struct wr_row {
   const char *device;  /* "cpu"; "any" for rows of the null device's use are not needed: null takes the first row by device cpu */
   uint32_t isa;        /* level and feature bits that it needs */
   /* Argument constraints, space separated: "x:f32 w:q8_0/pack16 y:f32". "arg:a|b" alternatives; layout after '/', plain if absent,
-   * "arg:*" any dtype, "arg:*" with "/*" any layout; arguments not named must be plain f32 (floats) or i32 (tables) or absent. */
+   * an asterisk stands for any dtype or any layout; arguments not named must be plain f32 (floats) or i32 (tables) or absent. */
   const char *types;
   const char *klass;   /* numeric class: "x q8/32, i32 sums, f32 over k ascending" in short, e.g. "q8k32". Same class = same bits */
   const char *(*refuse)(const wr_call *c);                 /* NULL or a printable reason; shapes only, data may be NULL */
