@@ -24,7 +24,7 @@ endif
 ifeq ($(VARIANT),fuzz)
 CC := clang
 endif
-B := build/$(if $(filter gcc cc,$(notdir $(CC))),,$(notdir $(CC))-)$(VARIANT)
+B := build/$(if $(filter gcc cc,$(notdir $(CC)))$(filter fuzz,$(VARIANT)),,$(notdir $(CC))-)$(VARIANT)
 ifeq ($(MAKELEVEL),0)
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 1))
 MAKEFLAGS += $(JOBS)
@@ -88,7 +88,7 @@ FUZZERS  := $(patsubst %.c,$(B)/%,$(filter-out tests/fuzz/replay.c,$(sort $(wild
 # ---------------------------------------------------------------------------------------------------------------- targets
 
 .DEFAULT_GOAL := all
-.PHONY: all run deps check test soak fuzz bench install fmt list clean programs FORCE
+.PHONY: all run deps check test soak fuzz bench install fmt list clean programs fuzzers FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -108,7 +108,8 @@ run:
 deps:
 	@tools/deps
 
-programs: all $(TESTS) $(EXAMPLES) $(FUZZERS)
+programs: all fuzzers $(TESTS) $(EXAMPLES)
+fuzzers: $(FUZZERS)
 
 ## check: build and run every test once, under 3 minutes (ONLY=pattern for some of them)
 check: programs
@@ -116,16 +117,16 @@ check: programs
 
 ## test: check's tests with sanitizers, with clang, and for each instruction set forced
 test:
-	@tools/run-variants "$(TSAN_TESTS)"
+	+@tools/run-variants "$(TSAN_TESTS)"
 
 ## soak: every fuzz target for SOAK_S seconds (600)
 soak:
-	@$(MAKE) --no-print-directory VARIANT=fuzz programs
+	@$(MAKE) --no-print-directory VARIANT=fuzz fuzzers
 	@tools/run-fuzz $(SOAK_S)
 
 ## fuzz: one fuzz target, make fuzz TARGET=gguf SECONDS=60
 fuzz:
-	@$(MAKE) --no-print-directory VARIANT=fuzz programs
+	@$(MAKE) --no-print-directory VARIANT=fuzz fuzzers
 	@tools/run-fuzz $(SECONDS) $(TARGET)
 
 ## bench: time this machine, the kernels and the model; records go to bench/records
