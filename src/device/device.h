@@ -48,7 +48,7 @@ typedef struct wr_call {
 typedef struct wr_worker {
   int tid, n_threads;
   wr_team *team;
-  atomic_int *take; /* [WR_TAKE_PHASES][n_threads], zeroed for each call; used by wr_take only */
+  atomic_int *take; /* thread 0's counters of this step, one a phase, zero at the start of a run; used by wr_take only */
   int take_stride;  /* in atomic_ints between two threads' counters */
 } wr_worker;
 enum { WR_TAKE_PHASES = 2 };
@@ -85,8 +85,10 @@ typedef struct wr_list {
   wr_step *steps;
   int n;
   uint64_t *step_ns; /* NULL, or [n]: filled with the wall time of each step (to its end on the slowest thread) */
-  atomic_int *take;  /* CPU: [n_threads][n][WR_TAKE_PHASES], owned by the list */
+  atomic_int *take;  /* CPU: [n_threads][wr_list_take_stride(n)], owned by the list */
 } wr_list;
+/* atomic_ints between two threads' counters: whole cache lines, so that a thread's own counters are its own. */
+static inline int wr_list_take_stride(int n_steps) { return (n_steps * WR_TAKE_PHASES + 15) / 16 * 16; }
 
 /* ---- devices */
 typedef struct wr_device wr_device;
