@@ -43,9 +43,8 @@ $(error VARIANT=$(VARIANT) is none of: release debug asan tsan fuzz)
 endif
 
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes $(if $(filter 1,$(WERROR)),-Werror)
-CPPFLAGS += -Iinclude -Isrc -D_GNU_SOURCE
 # Contraction is off: where a fused multiply-add is wanted it is written, so that every instruction set gives the same bits.
-CFLAGS_ALL := -std=gnu11 $(WARN) -pthread -ffp-contract=off $(VARIANT_$(VARIANT)) $(CFLAGS)
+CFLAGS_ALL := -std=gnu11 -Iinclude -Isrc -D_GNU_SOURCE $(WARN) -pthread -ffp-contract=off $(VARIANT_$(VARIANT)) $(CPPFLAGS) $(CFLAGS)
 LIBS     := -lpcre2-8 -ldl -lm -pthread
 
 # An instruction set: its compiler flags, and the level that the sources see (0 generic, 1 avx2, 2 avx512).
@@ -162,14 +161,14 @@ list:
 
 # Two small files that change only when their content does: the compile command, and which objects make the library.
 $(B)/command: FORCE
-	@mkdir -p $(@D) && echo '$(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(foreach i,$(ISAS) $(EXTRA_ISAS),$(ISA_$(i)))' >$@.new
+	@mkdir -p $(@D) && echo '$(CC) $(CFLAGS_ALL) $(foreach i,$(ISAS) $(EXTRA_ISAS),$(ISA_$(i)))' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || { tools/deps --check $(CC) && mv $@.new $@; }
 $(B)/objects: FORCE
 	@mkdir -p $(@D) && echo '$(LIB_OBJ) $(CASES)' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 
-compile = @mkdir -p $(@D) && echo "  CC $@" && $(CC) $(CPPFLAGS) $(CFLAGS_ALL) $(1) -MMD -MP -c $< -o $@
+compile = @mkdir -p $(@D) && echo "  CC $@" && $(CC) $(CFLAGS_ALL) $(1) -MMD -MP -c $< -o $@
 isa_flags = -O3 $(ISA_$(1)) -DWR_ISA=$(1) -DWR_ISA_LEVEL=$(LEVEL_$(1))
 
 $(B)/%.o: %.c $(B)/command
@@ -193,7 +192,7 @@ $(B)/gen/hardware.c: $(HARDWARE) tools/embed
 $(LIB): $(LIB_OBJ) $(B)/objects
 	@echo "  AR $@" && rm -f $@ && ar rcs $@ $(LIB_OBJ)
 
-link = @mkdir -p $(@D) && echo "  LD $@" && $(CC) $(CFLAGS_ALL) $(1) -o $@ $(filter %.o,$^) $(LIB) $(LIBS)
+link = @mkdir -p $(@D) && echo "  LD $@" && $(CC) $(CFLAGS_ALL) $(LDFLAGS) $(1) -o $@ $(filter %.o,$^) $(LIB) $(LIBS)
 $(B)/weir: $(CLI_OBJ) $(LIB)
 	$(call link,)
 $(B)/tests/fuzz/%: $(B)/tests/fuzz/%.o $(if $(filter fuzz,$(VARIANT)),,$(B)/tests/fuzz/replay.o) $(LIB)

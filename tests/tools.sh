@@ -70,7 +70,7 @@ expect "a model that is damaged is not used" 1 "no model" env WEIR_CACHE="$tmp/c
 
 while read -r lines file; do
   [ "$file" = total ] || [ "$lines" -le 1200 ] || no "$file has $lines lines; 1,200 is the limit"
-done < <(find src include tests examples -name '*.[ch]' -print0 | xargs -0 wc -l)
+done < <(find src include tests examples -name '*.[ch]' -print0 2>/dev/null | xargs -0 wc -l)
 ok
 
 echo "tools: $passed passed, $failed failed, 0 skipped"
