@@ -6,7 +6,7 @@
  *   weir_context *ctx;  weir_context_open(NULL, &ctx);                 threads, devices, memory
  *   weir_model *m;      weir_model_open(ctx, "m.gguf", NULL, &m);      weights, mapped and shared read-only
  *   weir_session *s;    weir_session_open(m, NULL, &s);                one sequence: its KV cache
- *   weir_generate(s, "Hello", NULL, print_piece, user, &result);       text out, with how fast and why
+ *   weir_generate(s, "Hello", 5, NULL, print_piece, user, &result);    text out, with how fast and why
  *
  * Rules that hold everywhere
  * - weir_noun_verb; the object comes first, outputs come last and are untouched on failure.
@@ -73,6 +73,336 @@ typedef struct weir_hooks {
   void *user;
 } weir_hooks;
 void weir_set_hooks(const weir_hooks *hooks); /* NULL: back to the built-in ones */
+
+/* -------------------------------------------------------------------------------------------------------------- context
+ * A device and its team of threads. Models are opened in a context and share its team: calls into two sessions of one context from
+ * two threads are safe and take turns. */
+
+typedef struct weir_context weir_context;
+typedef struct weir_context_options {
+  int threads;             /* 0: the physical cores that affinity and cgroup quota leave; at most 1024 */
+  bool pin;                /* bind thread i to the i-th usable CPU */
+  const char *device;      /* NULL: "cpu". "null" plans without memory: plans only, running gives EUNSUPPORTED */
+  uint64_t memory_bytes;   /* upper limit for everything that models and sessions take; 0: what the machine allows */
+} weir_context_options;
+weir_status weir_context_open(const weir_context_options *options, weir_context **out);
+void weir_context_close(weir_context *ctx);               /* NULL allowed; after its models */
+int weir_context_threads(const weir_context *ctx);
+/* The memory that a new model or session could still take: the least of limit, cgroup, address-space limit and free memory. */
+uint64_t weir_context_memory(const weir_context *ctx);
+
+typedef struct weir_device_info {
+  const char *name, *text; /* "cpu", "the CPU: avx512, 2 threads"; valid until the thread's next call */
+  bool usable;             /* can run models here */
+} weir_device_info;
+int weir_device_count(void);
+weir_status weir_device_at(int i, weir_device_info *out); /* EUSAGE: no such i */
+
+/* What the caller was given to keep (it says 'weir_free') goes back here. NULL allowed. */
+void weir_free(void *ptr);
+
+/* ------------------------------------------------------------------------------------------------------------ tokenizer
+ * Text to token ids and back, from a GGUF file (a model, or a vocabulary alone). Read-only once open: any number of threads.
+ * Ids are 0 … vocab-1. Text is taken byte for byte; input that is not UTF-8 is encoded as bytes where the vocabulary has bytes. */
+
+typedef int32_t weir_token;
+typedef struct weir_tokenizer weir_tokenizer;
+weir_status weir_tokenizer_open(const char *path, weir_tokenizer **out);
+void weir_tokenizer_close(weir_tokenizer *t);             /* NULL allowed; not for the one of a model */
+
+typedef struct weir_tokenizer_info {
+  const char *model, *pre; /* "gpt2" | "llama", and the pre-tokenizer ("" where it has none); valid as long as the tokenizer */
+  int vocab;
+  weir_token bos, eos, unk; /* -1: none */
+  bool add_bos, add_eos;   /* what the file asks encode to do */
+  bool chatml;             /* has <|im_start|> and <|im_end|>: weir_tokenizer_chat works */
+} weir_tokenizer_info;
+void weir_tokenizer_get_info(const weir_tokenizer *t, weir_tokenizer_info *out);
+
+enum {
+  WEIR_TEXT_PARSE_SPECIAL = 1, /* encode: the text of a special token ("<|im_end|>") becomes that token. Not for text of strangers */
+  WEIR_TEXT_NO_BOS = 2,        /* encode: no beginning- or end-of-sequence token, whatever the file says */
+  WEIR_TEXT_SHOW_SPECIAL = 4,  /* decode: special tokens appear as their text; without it they are nothing */
+};
+/* *tokens: weir_free. An empty text is no token (or only BOS). */
+weir_status weir_tokenizer_encode(const weir_tokenizer *t, const char *text, size_t n, unsigned flags, weir_token **tokens,
+                                  size_t *n_tokens);
+/* *text: weir_free; a NUL follows its *bytes bytes. Whatever the bytes are: not proved UTF-8. EUSAGE: an id outside the vocabulary. */
+weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tokens, size_t n_tokens, unsigned flags, char **text,
+                                  size_t *bytes);
+
+typedef struct weir_message {
+  const char *role;        /* "system", "user", "assistant": letters, digits, '_' and '-' only */
+  const char *content;     /* bytes; never read as special tokens */
+  size_t content_bytes;    /* 0 and content not NULL: strlen(content) */
+} weir_message;
+/* A conversation in ChatML, and with `answer` the beginning of the assistant's turn. EUNSUPPORTED: the vocabulary has no ChatML
+ * tokens. *tokens: weir_free. */
+weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer, weir_token **tokens,
+                                size_t *n_tokens);
+
+/* ---------------------------------------------------------------------------------------------------------------- model
+ * Weights, read-only, shared by any number of sessions. Opening maps the file. On the CPU the matrices are then kept in a packed form
+ * (sixteen rows interleaved): a file in the cache folder, made at the first opening (seconds) and mapped from then on; see 'cache'. */
+
+typedef struct weir_model weir_model;
+typedef struct weir_model_options {
+  bool no_mmap;            /* read the file into memory instead of mapping it */
+  bool no_pack;            /* compute in the file's own layout: slower, but nothing is written to the cache folder */
+  bool force_pack;         /* pack also above 4 GB or a tenth of the free disk */
+  const char *use;         /* forces kernel rows, "op:row,op:row"; NULL: $WEIR_USE */
+} weir_model_options;
+/* EIO, EFORMAT (malformed or impossible, naming key and value), EUNSUPPORTED (architecture or type, by name), ENOMEM. */
+weir_status weir_model_open(weir_context *ctx, const char *path, const weir_model_options *options, weir_model **out);
+void weir_model_close(weir_model *m);                     /* NULL allowed; after its sessions */
+
+typedef struct weir_model_info {                          /* strings live as long as the model */
+  const char *path, *name, *arch;                         /* name: general.name, bytes of strangers, escaped for a terminal; may be "" */
+  const char *types;       /* types of the matrices, most bytes first: "q4_0, q8_0" */
+  const char *layout;      /* "packed: <path>", or why it is not: "plain: no_pack was asked", … */
+  int layers, width, ff, heads, kv_heads, head_width, vocab;
+  int64_t trained_tok;     /* context it was trained with */
+  int64_t default_tok;     /* context of a session that asks for none */
+  uint64_t parameters;
+  uint64_t file_bytes;
+  uint64_t weight_bytes;   /* in the form that is computed with */
+  uint64_t token_bytes;    /* of which one token's decode reads (weights; KV comes on top) */
+  uint64_t kv_token_bytes; /* cache of one token position in F16 */
+  double load_seconds;     /* opening, without packing */
+  double pack_seconds;     /* 0: the packed file was there, or is not used */
+} weir_model_info;
+void weir_model_get_info(const weir_model *m, weir_model_info *out);
+const weir_tokenizer *weir_model_tokenizer(const weir_model *m);
+
+/* For each instruction of the one-token program the kernel that was chosen and why not the ones before it; or the program itself.
+ * As snprintf: at most cap bytes with the NUL, returns the length of the whole text. */
+size_t weir_model_why(const weir_model *m, char *out, size_t cap);
+size_t weir_model_program(const weir_model *m, char *out, size_t cap);
+
+/* -------------------------------------------------------------------------------------------------------------- session
+ * One sequence of tokens and its KV cache: state is always that of a prefix. Pages of 32 positions, touched only when used, shared by
+ * forks until one of them writes. Logits of a position have the same bits for any number of threads, however the prompt was cut,
+ * whoever ran beside it and whatever prefix was reused (same build, machine and KV type). */
+
+typedef struct weir_session weir_session;
+typedef enum weir_kv_type { WEIR_KV_DEFAULT = 0, WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type; /* default F16 */
+typedef struct weir_session_options {
+  int64_t context_tok;     /* capacity in tokens. 0: the least of trained context, 8192, and what half of the memory left holds */
+  weir_kv_type kv;
+  int piece_tok;           /* feed at most so many tokens at a time; 0: 256. Changes speed and memory, never a bit of the result */
+} weir_session_options;
+/* ENOMEM names the context, its bytes and what to ask for instead. EUSAGE: out of range. */
+weir_status weir_session_open(weir_model *m, const weir_session_options *options, weir_session **out);
+void weir_session_close(weir_session *s);                 /* NULL allowed */
+/* A second session in the same state, from now on independent. Costs no copy of the cache. */
+weir_status weir_session_fork(weir_session *s, weir_session **out);
+
+int64_t weir_session_length(const weir_session *s);       /* tokens in the state */
+int64_t weir_session_capacity(const weir_session *s);     /* context_tok as it came out */
+const weir_token *weir_session_tokens(const weir_session *s); /* [length], valid until the session changes */
+
+/* Make the state equal to tokens[0, n): what it shares with the present state is kept, the rest evaluated. n >= 1. *reused (may be
+ * NULL): how many positions were kept. Afterwards weir_session_logits() are those of the last token. EUSAGE: n above the capacity,
+ * an id outside the vocabulary; then, and on ESTOPPED, the state is some prefix (see length). */
+weir_status weir_session_sync(weir_session *s, const weir_token *tokens, size_t n, size_t *reused);
+/* Called for each evaluated position in order, on the calling thread; logits [vocab] are valid during the call. Not 0: ESTOPPED. */
+typedef int (*weir_logits_fn)(void *user, int64_t position, const float *logits, int vocab);
+/* Append n tokens. fn NULL: only the last position's logits are computed. */
+weir_status weir_session_eval(weir_session *s, const weir_token *tokens, size_t n, weir_logits_fn fn, void *user);
+/* Forget all but the first `length` tokens. EUSAGE: longer than the state. Logits are then gone until the next eval or sync. */
+weir_status weir_session_rewind(weir_session *s, int64_t length);
+/* Logits of the last evaluated position, [vocab], owned by the session, valid until it changes. EUSAGE: nothing was evaluated. */
+weir_status weir_session_logits(const weir_session *s, const float **logits, int *vocab);
+uint64_t weir_logits_hash(const float *logits, size_t n); /* of the bits: equal hashes mean equal logits */
+
+/* Mean negative log-likelihood (natural log) of tokens[first, n), each given all before it; 1 <= first < n. The state becomes
+ * tokens[0, n) as by sync. */
+weir_status weir_session_score(weir_session *s, const weir_token *tokens, size_t n, size_t first, double *mean_nll);
+
+/* Make the running weir_generate, sync, eval or score of this session end soon with what it has. From any thread or signal handler. */
+void weir_stop(weir_session *s);
+
+/* ------------------------------------------------------------------------------------------------------------- sampling
+ * Order: repetition penalty, top-k, temperature, top-p, min-p, draw. At temperature 0 the largest logit wins (the lowest id of equal ones) and
+ * no random number is used. At least one candidate always survives. A field that is 0 has its default, unless its bit is in `given`.
+ *
+ * X(field, type, default, minimum, maximum, what it does). A minimum that ends in 1e-6 stands for 'above 0'. */
+#define WEIR_SAMPLING_MAP(X) \
+  X(temperature, float, 0, 0, 100, "flattens (above 1) or sharpens the distribution; 0: greedy") \
+  X(top_k, int32_t, 0, 0, 2147483647, "keep only the k likeliest tokens; 0: all") \
+  X(top_p, float, 1, 0, 1, "keep the likeliest tokens that together reach this probability; 1: all") \
+  X(min_p, float, 0, 0, 1, "keep tokens at least this share of the likeliest one; 0: all") \
+  X(repeat_penalty, float, 1, 1e-6, 100, "divides (or multiplies, if negative) logits of recent tokens; 1: none") \
+  X(repeat_last_n, int32_t, 64, 0, 2147483647, "how many of the last tokens count as recent") \
+  X(seed, uint64_t, 0, 0, 18446744073709551615.0, "of the random numbers; 0: from the system, the result says which")
+
+enum {
+#define X(field, type, def, min, max, text) WEIR_SAMPLING_AT_##field,
+  WEIR_SAMPLING_MAP(X)
+#undef X
+  WEIR_SAMPLING_COUNT
+};
+typedef struct weir_sampling {
+#define X(field, type, def, min, max, text) type field;
+  WEIR_SAMPLING_MAP(X)
+#undef X
+  uint32_t given;          /* bit 1 << WEIR_SAMPLING_AT_<field>: take the field as it is even if it is 0 */
+} weir_sampling;
+/* Set a field by its name and mark it given. EUSAGE names field, value and range; NaN and infinities are refused. Seeds above 2^53
+ * lose bits here: set the field. */
+weir_status weir_sampling_set(weir_sampling *sampling, const char *field, double value);
+weir_status weir_sampling_check(const weir_sampling *sampling); /* NULL: the defaults. What every call below does first */
+
+/* Choose how weir_session_sample draws, and start its random numbers. *seed (may be NULL): the one in use. NULL: greedy. */
+weir_status weir_session_set_sampling(weir_session *s, const weir_sampling *sampling, uint64_t *seed);
+/* Draw from the logits of the last position. Does not append the token: weir_session_eval does. */
+weir_status weir_session_sample(weir_session *s, weir_token *token);
+
+/* ------------------------------------------------------------------------------------------------------------- generate */
+
+typedef struct weir_text {
+  const char *ptr;
+  size_t bytes;
+} weir_text;
+
+typedef struct weir_generate_options {
+  int64_t max_tok;         /* 0: 256; -1: until the context is full. Never more than the context holds */
+  weir_sampling sampling;
+  const weir_text *stop;   /* [n_stop] texts that end the answer, also across tokens; neither they nor what follows appears */
+  size_t n_stop;           /* at most 16; an empty one is EUSAGE */
+  const weir_token *stop_tokens; /* [n_stop_tokens] ids that end the answer, besides the vocabulary's own */
+  size_t n_stop_tokens;
+  bool ignore_eos;         /* the vocabulary's end tokens do not stop */
+  bool parse_special;      /* text prompt: special tokens in it count as such */
+  bool show_special;       /* text of special tokens appears in the answer */
+  bool chat;               /* text prompt: it is the user's message of a ChatML conversation */
+  const char *system;      /* with chat: the system message; NULL: none */
+  bool profile;            /* fill weir_result.profile: times every kernel, costs a few percent */
+  bool no_limit;           /* do not measure the limit (saves a few tens of milliseconds) */
+} weir_generate_options;
+
+typedef enum weir_finish { WEIR_FINISH_STOP = 1, WEIR_FINISH_LENGTH, WEIR_FINISH_STOPPED } weir_finish;
+const char *weir_finish_name(weir_finish f);              /* "stop" (end token, stop text), "length", "stopped" (weir_stop, callback) */
+
+/* One line of the op table. Lines add up to the wall time of the decode. */
+typedef struct weir_profile_row {
+  const char *op;          /* "matmul"; or what is not an op: "sample", "text", "other" */
+  const char *kernel;      /* "matmul_q4_0_cpu_avx512"; "" if not an op */
+  const char *what;        /* the weights it works on ("ffn_up"), or "" */
+  int64_t calls;
+  double ms, bytes;        /* over all decode steps; bytes by the op's cost rule */
+  double gb_s;             /* bytes / time */
+  double share;            /* of the wall time, 0 … 1 */
+  double loss_ms;          /* time beyond what its bytes take at the limit's bandwidth; < 0: faster than that, from caches */
+} weir_profile_row;
+typedef struct weir_profile {
+  weir_profile_row *rows;  /* largest loss first */
+  size_t n_rows, n_tokens;
+  double wall_ms, bytes, limit_gb_s;
+} weir_profile;
+size_t weir_profile_print(const weir_profile *p, char *out, size_t cap); /* as snprintf; names the largest loss in its last line */
+
+typedef struct weir_result {
+  char *text;              /* the answer, UTF-8, NUL at the end */
+  size_t text_bytes;
+  weir_token *tokens, *prompt_tokens; /* ids generated (a stop token included), and ids of the prompt */
+  size_t n_tokens, n_prompt_tokens;
+  size_t n_reused;         /* prompt positions that were in the cache already */
+  weir_finish finish;
+  uint64_t seed;           /* in use; 0: greedy, none was */
+  int64_t context_tok;
+  struct {
+    double load;           /* opening the model, packing included */
+    double prefill;        /* prompt to its last logits */
+    double decode;         /* from there to the end; the limit's measuring is not in it */
+    double limit;          /* that measuring */
+  } seconds;
+  double prefill_tok_s;    /* evaluated prompt tokens / prefill; 0: none */
+  double decode_tok_s;     /* decode steps (tokens - 1: the first comes from the prompt's logits) / decode; 0: none */
+  double bytes_per_token;  /* mean over the decode steps, weights + KV, from the cost rules */
+  double weight_bytes_per_token, kv_bytes_per_token;
+  double limit_tok_s;      /* limit_gb_s / bytes_per_token; 0: not measured */
+  double limit_gb_s;       /* best of limit_runs plain reads of the pages that a token reads, same mapping and threads, during the decode */
+  double limit_gb_s_worst;
+  int limit_runs;
+  double limit_bytes;      /* read in each of them: all that a token reads, at most 256 MB */
+  const char *limit_mode;  /* "cache" or "memory": does limit_bytes fit the last-level cache? "": not measured */
+  double share_of_limit;   /* decode_tok_s / limit_tok_s. Above 1 is a measuring error, and shown as one */
+  weir_profile *profile;   /* NULL: not asked for */
+} weir_result;
+void weir_result_free(weir_result *r);                    /* NULL allowed */
+
+/* Called with the answer as it grows: whole UTF-8 characters, never text that may yet turn out to be a stop text. The pieces put
+ * together are result.text. Bytes that cannot be UTF-8 become U+FFFD. Not 0: end here ("stopped"). */
+typedef int (*weir_piece_fn)(void *user, const char *piece, size_t bytes);
+
+/* Make the session equal to the prompt (what it shares with the session's state is reused) and go on from there. fn may be NULL.
+ * An empty prompt is allowed where the vocabulary has a BOS or EOS token to begin with. */
+weir_status weir_generate(weir_session *s, const char *prompt, size_t prompt_bytes, const weir_generate_options *options,
+                          weir_piece_fn fn, void *user, weir_result **out);
+weir_status weir_generate_tokens(weir_session *s, const weir_token *prompt, size_t n, const weir_generate_options *options,
+                                 weir_piece_fn fn, void *user, weir_result **out); /* chat, system, parse_special do not apply */
+
+/* ---------------------------------------------------------------------------------------------------------------- cache
+ * Packed weights, in "$WEIR_CACHE/packed" ("$XDG_CACHE_HOME/weir/packed", "$HOME/.cache/weir/packed"). A file is named by the model
+ * file's size, mtime, inode, header hash and the layout's version, so a changed model never meets an old one. */
+
+typedef struct weir_cache_entry {
+  char *path, *source;     /* of the packed file; of the model it was made from, as far as it is known */
+  uint64_t bytes;
+  bool stale;              /* unreadable, of another version, or its model has changed or is gone */
+} weir_cache_entry;
+typedef struct weir_cache {
+  char *folder;
+  weir_cache_entry *entries;
+  size_t n_entries;
+  uint64_t bytes;
+} weir_cache;
+weir_status weir_cache_list(weir_cache **out);            /* a folder that does not exist is an empty list */
+void weir_cache_free(weir_cache *c);                      /* NULL allowed */
+/* Remove packed files: all, or only stale ones. Those in use stay usable until closed. */
+weir_status weir_cache_clear(bool only_stale, size_t *n_files, uint64_t *bytes);
+/* Read a packed file through and compare its checksum. EFORMAT: it differs. */
+weir_status weir_cache_verify(const char *path);
+
+/* ----------------------------------------------------------------------------------------------------------------- plan
+ * Will it fit, and what will bound it: from the file's header and a table of devices, before a weight is read. */
+
+typedef struct weir_hardware {                            /* a row of the built-in table; 0: unknown */
+  const char *vendor, *device, *source;                   /* source: where the figures come from */
+  double memory_gb, bandwidth_gb_s;                       /* 10^9 */
+  double fp32_tflops, fp16_tflops, bf16_tflops, int8_tops;
+  double onchip_mib;
+} weir_hardware;
+int weir_hardware_count(void);
+weir_status weir_hardware_at(int i, weir_hardware *out);  /* strings are static; EUSAGE: no such i */
+/* The row whose device name contains `part` (case-insensitive) and is the only one, or is equal to it. EUSAGE names the candidates. */
+weir_status weir_hardware_find(const char *part, weir_hardware *out);
+
+typedef struct weir_plan_options {
+  const char *on;          /* part of a device name; NULL: this machine, as 'machine' measured it (measured now if it was not) */
+  int64_t context_tok;     /* 0: the session's default */
+  int batch;               /* sequences decoded together; 0: 1 */
+  weir_kv_type kv;
+} weir_plan_options;
+typedef struct weir_plan {                                /* bytes are what weir would take, by its own planner */
+  char *model, *arch, *types, *device, *source;
+  double memory_bytes;     /* of the device; 0: unknown */
+  double weight_bytes, kv_token_bytes, kv_bytes, work_bytes, total_bytes;
+  int64_t context_tok;
+  int batch;
+  bool fits;
+  int64_t max_context_tok; /* that would fit with this batch; 0: not even the weights */
+  double bandwidth_gb_s;
+  double token_bytes;      /* read for one step of the batch: weights once, half-full KV of each sequence */
+  double token_flop;       /* of one sequence's token */
+  double bound_tok_s;      /* batch × bandwidth ÷ token_bytes, or the compute bound where that is lower */
+  const char *bound_by;    /* "memory bandwidth" or "arithmetic" */
+  char *advice;            /* a sentence: what to change */
+} weir_plan;
+weir_status weir_plan_model(weir_context *ctx, const char *path, const weir_plan_options *options, weir_plan **out);
+void weir_plan_free(weir_plan *p);                        /* NULL allowed */
+size_t weir_plan_print(const weir_plan *p, char *out, size_t cap); /* one screen; as snprintf */
 
 #ifdef __cplusplus
 }
