@@ -51,6 +51,7 @@ LIBS     := -lpcre2-8 -ldl -lm -pthread
 LEVEL_generic := 0
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
 ISAS         := generic avx2 avx512
+ISA_generic  := -Wno-psabi
 ISA_avx2     := -mavx2 -mfma -mf16c
 ISA_avx512   := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 ISA_avx512fp16 := $(ISA_avx512) -mavx512fp16
