@@ -162,7 +162,7 @@ weir_status wr_gguf_put_meta(wr_gguf_writer *w, const wr_gguf_meta *m);
 weir_status wr_gguf_put_tensor(wr_gguf_writer *w, const char *name, wr_gguf_type type, int n_dims, const uint64_t *dim);
 /* the next n bytes of tensor data, in pieces of any size */
 weir_status wr_gguf_write(wr_gguf_writer *w, const void *bytes, size_t n);
-weir_status wr_gguf_writer_finish(wr_gguf_writer *w); /* EUSAGE unless all data came; syncs and renames. Close follows in any case */
-void wr_gguf_writer_close(wr_gguf_writer *w);         /* NULL allowed; without finish nothing remains */
+weir_status wr_gguf_writer_finish(wr_gguf_writer *w); /* EUSAGE unless all data came; syncs, renames. Close follows */
+void wr_gguf_writer_close(wr_gguf_writer *w); /* NULL allowed; without finish nothing remains */
 
 #endif
