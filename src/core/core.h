@@ -182,6 +182,8 @@ int wr_value_1d(wr_program *p, wr_kind kind, const char *name, wr_dtype dtype, i
 void wr_bind(wr_program *p, int value, const wr_buf *buf, size_t offset); /* PARAM, STATE: memory that the caller owns */
 void wr_mark_output(wr_program *p, int value);                            /* TEMP -> OUTPUT: kept and readable after a run */
 const wr_vtype *wr_type(const wr_program *p, int value);
+int wr_value_find(const wr_program *p, const char *name); /* the last value of this name, -1 */
+size_t wr_value_bytes(const wr_value *v); /* all rows, by its layout */
 
 enum { WR_NONE = -1, WR_NEW = -2 };
 /* Append an instruction. args: one entry for each argument of the op: inputs and updates are value ids or WR_NONE; outputs are WR_NEW (a
@@ -219,6 +221,7 @@ typedef struct wr_plan_options {
   const char *use;           /* "op:row,op:row": forced rows; NULL: $WEIR_USE */
   bool profile;              /* time each step */
   bool poison;               /* fill arena and scratch with NaN before every run (tests) */
+  const wr_buf *arena;       /* memory for activations that several plans share, one running at a time; too small: the plan takes its own */
 } wr_plan_options;
 
 typedef struct wr_plan {
@@ -228,13 +231,13 @@ typedef struct wr_plan {
   wr_list list;
   int *step_instr;           /* [list.n] instruction of each step */
   wr_buf arena;              /* activations and scratch */
+  bool borrowed_arena;
   wr_buf io;                 /* registers */
   wr_buf params, states;     /* PARAM and STATE that nobody bound */
   size_t arena_bytes, scratch_bytes;
   int n_barriers;
   wr_regs *regs_host;        /* what the next run uses; wr_plan_run writes it to the device */
-  uint64_t fingerprint;      /* rows, isa, threads, layouts */
-  wr_arena names;
+  uint64_t fingerprint;      /* rows, isa, layouts */
 } wr_plan;
 
 /* select + place + plan. The program must have passed wr_check. On the null device nothing is allocated. */
