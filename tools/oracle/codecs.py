@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """tests/golden/codecs.gguf: for every block type that weir reads, raw blocks and what the gguf package says they mean in F32.
 
-Tensors  raw.<type>  2 tensors of one shape per type, four rows of 512 elements: the blocks, random bytes with sane scales,
-         f32.<type>  and the values of gguf.quants.dequantize.
-         The first row holds the edges: scales of zero, negative scales, the largest and the smallest (denormal) F16; for F16 and BF16
-         infinities, both zeros, denormals.
-Rounding: the package works in F32, each product and each sum rounded: d*q (Q8_0, Q4_0, Q5_0), d*q + m (Q4_1, Q5_1), (d*s)*q - dmin*m
-         (Q4_K, Q5_K), (d*s)*q (Q6_K). A codec that fuses the product into the sum may differ by an ulp of the larger term; the
-         others agree bit for bit.
+Tensors  raw.TYPE  four rows of 512 elements in TYPE: random bytes with sane scales; f32.TYPE  gguf.quants.dequantize of it.
+         The first row holds the edges: scales of zero, negative scales, the largest and the smallest (denormal) F16; for F16
+         and BF16 both infinities, both zeros, denormals. The second row of F16 and BF16 has every exponent.
+Rounding The package works in F32, each product and each sum rounded: d*q (Q8_0, Q4_0, Q5_0), d*q + m (Q4_1, Q5_1),
+         (d*s)*q - dmin*m (Q4_K, Q5_K), (d*s)*q (Q6_K). A codec that fuses the product into the sum may differ by an ulp of the
+         larger term; every other one agrees bit for bit.
 """
 import gguf
 import numpy as np
@@ -46,7 +45,8 @@ def main():
     out.note("types", ["f16", "bf16"] + [kind.name.lower() for kind, _ in BLOCKS])
 
     half = rng.standard_normal((ROWS, WIDTH)).astype(np.float16)
-    half.view(np.uint16)[0, :16] = [0, 0x8000, 1, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x3C00, 0x3C01, 0x3555, 0x83FF, 0x8400, 0x5640]
+    half.view(np.uint16)[0, :16] = [0, 0x8000, 1, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x3C00, 0x3C01,
+                                    0x3555, 0x83FF, 0x8400, 0x5640]
     half.view(np.uint16)[1] = rng.integers(0, 0x7C00, WIDTH) | (rng.integers(0, 2, WIDTH) << 15)  # every exponent
     out.tensor("raw.f16", half)
     out.f32("f32.f16", half)

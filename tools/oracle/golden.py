@@ -1,6 +1,6 @@
 """Writes one golden file: a GGUF (version 3) of tensors and of metadata that says how it was made.
 
-Owns: the form of the files under tests/golden/. The same inputs and versions give the same bytes: no date, no host name, no path.
+Owns: the form of the files under tests/golden/. The same inputs and versions give the same bytes: no date, no host, no path.
 A numpy array of shape (a, b, c) becomes a tensor with GGUF extents [c, b, a], that is, the same bytes in the same order.
 """
 import os
@@ -19,12 +19,13 @@ class Golden:
     def __init__(self, name, command, **versions):
         self.path = os.path.join(REPO, "tests", "golden", name)
         self.tensors = []
-        self.meta = {"golden.command": command, "golden.version.gguf": installed("gguf"), "golden.version.numpy": np.__version__}
+        self.meta = {"golden.command": command, "golden.version.gguf": installed("gguf"),
+                     "golden.version.numpy": np.__version__}
         for what, version in versions.items():
             self.meta[f"golden.version.{what}"] = str(version)
 
     def note(self, key, value):
-        """A str, bool, int (stored as i64 if negative, else u64), float (f64), or a flat list of one of these, or an int32 array."""
+        """A str, bool, int (i64 if negative, else u64), float (f64), a flat list of one of these, or an int32 array."""
         self.meta[f"golden.{key}"] = value
 
     def tensor(self, name, array, raw_type=None):

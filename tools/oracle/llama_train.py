@@ -2,15 +2,16 @@
 """tests/golden/llama_train.gguf: a two-layer Llama-style model in PyTorch: forward, every gradient, 20 steps of AdamW.
 
 Model    V=97 D=32 Nq=4 Nkv=2 Dh=8 F=48, two layers, T=12 B=2. x = token_embd[token]; a layer is x += Wo attn(norm(x)),
-         x += Wdown (silu(Wgate n) * (Wup n)) with n = norm(x); logits = Woutput norm(x). RMSNorm eps 1e-5. RoPE (base 10000) turns the
-         pairs (2i, 2i+1), position = index in the sequence. Query head h reads key head h / (Nq / Nkv). Scores are scaled by
-         1/sqrt(Dh), causal. No biases, nothing tied. Loss: mean over B*T of the natural-log cross-entropy.
-AdamW    lr 1e-3, betas 0.9 and 0.95, eps 1e-8, decay 0.1 decoupled on the matrices only (the norms' weights do not decay), the same
-         batch each time. losses[i] is the loss before step i; loss_after the one after the last.
+         x += Wdown (silu(Wgate n) * (Wup n)) with n = norm(x); logits = Woutput norm(x). RMSNorm eps 1e-5. RoPE (base 10000)
+         turns the pairs (2i, 2i+1), position = index in the sequence. Query head h reads key head h / (Nq / Nkv). Scores are
+         scaled by 1/sqrt(Dh), causal. No biases, nothing tied. Loss: mean over B*T of the natural-log cross-entropy.
+AdamW    lr 1e-3, betas 0.9 and 0.95, eps 1e-8, decay 0.1 decoupled on the matrices only (the norms' weights do not decay), the
+         same batch each time. losses[i] is the loss before step i; loss_after the one after the last.
 Numbers  The initial weights are F32. Everything is computed in float64 and rounded once; the run in float32 is beside it, and
          golden.f32_* say how far it is from float64, as a scale for tolerances.
 Tensors  GGUF's names for the initial weights; grad.NAME at the initial weights; final.NAME after 20 steps; logits [B,T,V];
-         tokens, targets [B,T] I32 (also as the metadata arrays golden.tokens, golden.targets); losses F64, losses_f32 (the float32 run).
+         tokens, targets [B,T] I32 (also as the metadata arrays golden.tokens, golden.targets); losses F64, losses_f32 (the
+         float32 run).
 """
 import numpy as np
 import torch
@@ -118,8 +119,8 @@ def main():
     out = Golden("llama_train.gguf", "python tools/oracle/llama_train.py", torch=torch.__version__)
     for key, value in dict(seed=SEED, V=V, D=D, Nq=NQ, Nkv=NKV, Dh=DH, F=F, layers=LAYERS, T=T, B=B, steps=STEPS).items():
         out.note(key, value)
-    for key, value in dict(rms_eps=EPS, rope_base=ROPE_BASE, lr=LR, beta1=BETAS[0], beta2=BETAS[1], adam_eps=ADAM_EPS, weight_decay=DECAY,
-                           loss=losses[0], loss_after=after, f32_grad_error=furthest(grads, grads32),
+    for key, value in dict(rms_eps=EPS, rope_base=ROPE_BASE, lr=LR, beta1=BETAS[0], beta2=BETAS[1], adam_eps=ADAM_EPS,
+                           weight_decay=DECAY, loss=losses[0], loss_after=after, f32_grad_error=furthest(grads, grads32),
                            f32_final_error=furthest(final, final32),
                            f32_loss_error=max(abs(a - b) for a, b in zip(losses, losses32))).items():
         out.note(key, float(value))
