@@ -4,9 +4,9 @@
  *   v16i  sixteen int32         (or 64 bytes, as the product of bytes sees it)
  *   m16   sixteen booleans
  *
- * Invariant: every function gives the same bits on every instruction set, NaN payloads excepted. So products that are to be fused
- * are written as v16_fma, horizontal sums have one fixed order, and exp is a polynomial of our own. Loads and stores need no alignment.
- * v16_round_i32 (to nearest even) is for |a| < 2^22 only.
+ * Invariant: every function gives the same bits on every instruction set, NaN payloads excepted. So products that are to be
+ * fused are written as v16_fma, horizontal sums have one fixed order, and exp is a polynomial of our own. Loads and stores need
+ * no alignment. v16_round_i32 (to nearest even) is for |a| < 2^22 only.
  * Lanes past the end: the _n forms touch only the first n (0..16) elements in memory; loads fill the rest with zero.
  *
  * The generic form calls fmaf() for each lane: right everywhere, slow where the processor has no such instruction.
@@ -179,8 +179,8 @@ WR_INLINE v16i v16i_shr(v16i x, int n) { return WR_V16I(_mm256_srli_epi32(x.a, n
 WR_INLINE v16i v16i_sar(v16i x, int n) { return WR_V16I(_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)); }
 WR_INLINE v16 v16_from_i32(v16i x) { return WR_V16(_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)); }
 WR_INLINE v16i v16_round_i32(v16 x) { return WR_V16I(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)); }
-/* maddubs adds two products in int16 and saturates. Weights up to 127: |2 * 127 * 128| fits. So a weight is split at its top bit, and
- * that part fits too: 2 * 128 * -128 is just INT16_MIN, and activations stay below +128. */
+/* maddubs adds two products in int16 and saturates. Weights up to 127: |2 * 127 * 128| fits. So a weight is split at its top
+ * bit, and that part fits too: 2 * 128 * -128 is just INT16_MIN, and activations stay below +128. */
 WR_INLINE __m256i wr_dot4_u7(__m256i acc, __m256i u7, __m256i s8) {
   return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(u7, s8), _mm256_set1_epi16(1)));
 }
@@ -324,14 +324,15 @@ WR_INLINE v16 v16_load_f16(const uint16_t *p) {
   WR_EACH h[i] = p[i];
   return wr_v16_of_f16(h);
 }
-/* Normal: add half of the last place less one, plus the bit that decides ties, and cut. Below 2^-14: the adder rounds at the place of
- * F16's denormals when 0.5 is added. */
+/* Normal: add half of the last place less one, plus the bit that decides ties, and cut. Below 2^-14: the adder rounds at the
+ * place of F16's denormals when 0.5 is added. */
 WR_INLINE wr_v16u wr_f16_of_v16(v16 a) {
   wr_v16u bits = (wr_v16u)a, sign = (bits >> 16u) & 0x8000u;
   bits &= 0x7fffffffu;
   wr_v16u normal = (bits - 0x38000000u + 0xfffu + ((bits >> 13u) & 1u)) >> 13u;
   wr_v16u tiny = (wr_v16u)((v16)bits + v16_set1(0.5f)) - 0x3f000000u;
-  wr_v16u is_tiny = (wr_v16u)(bits < 0x38800000u), is_big = (wr_v16u)(bits >= 0x47800000u), is_nan = (wr_v16u)(bits > 0x7f800000u);
+  wr_v16u is_tiny = (wr_v16u)(bits < 0x38800000u), is_big = (wr_v16u)(bits >= 0x47800000u);
+  wr_v16u is_nan = (wr_v16u)(bits > 0x7f800000u);
   wr_v16u r = (tiny & is_tiny) | (normal & ~is_tiny);
   r = (r & ~is_big) | (0x7c00u & is_big) | (0x0200u & is_nan);
   return r | sign;
@@ -382,8 +383,8 @@ WR_INLINE void v16_store_bf16_n(uint16_t *p, v16 a, int n) {
   for (int i = 0; i < n; i++) p[i] = (uint16_t)t[i];
 }
 
-/* e^a within 1 ulp or so: a = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 7 in r (Taylor's, whose remainder there is below
- * 2^-29), and 2^n as two factors, so that denormal results are rounded once and n = 128 does not overflow early.
+/* e^a within 1 ulp or so: a = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 7 in r (Taylor's, whose remainder there is
+ * below 2^-29), and 2^n as two factors, so that denormal results are rounded once and n = 128 does not overflow early.
  * exp(-inf) = 0, exp(large) = inf, NaN stays. */
 WR_INLINE v16 v16_exp(v16 a) {
   const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: the adder rounds to integers, which then stand in the low bits */

@@ -1,0 +1,195 @@
+/* layout.c: where the elements of a matrix lie. Owns the forms `plain` and `pack16`.
+ *
+ * plain: rows one after another, each of whole blocks, as in a GGUF file.
+ *
+ * pack16, version 1: groups of sixteen rows, so that a vector lane is an output row and every load of weights is one aligned
+ * 64-byte line. K is the row length in elements, b a block of 32, r the row within the group (a lane). Little-endian. Rows that
+ * the matrix lacks in its last group are zero; so is all padding: equal matrices have equal bytes.
+ *
+ *   group g begins at g * stride, stride a multiple of 64:      | scale area | quant area |        each padded to 64 bytes
+ *
+ *   Q8_0   scales  F16 d[b][r]                      32 bytes a block
+ *          quants  line (b, j), j 0..7:             byte 4r + i = q[k = 32b + 4j + i] ^ 0x80      (0..255: q + 128)
+ *   Q4_0   scales  as Q8_0
+ *          quants  line (b, j), j 0..3:             byte 4r + i: low nibble q[32b + 4j + i], high nibble q[32b + 16 + 4j + i]
+ *   Q4_1   scales  F16 d[b][r], then F16 m[b][r]    64 bytes a block
+ *          quants  as Q4_0
+ *   Q5_0, Q5_1     scales as Q4_0, Q4_1
+ *          quants  five lines a block: four as Q4_0 (the low four bits), then the fifth bits:
+ *                  byte 4r + i: bit j = fifth bit of q[32b + 4j + i], bit 4 + j = that of q[32b + 16 + 4j + i], j 0..3
+ *   F16, BF16      no scales; element (k, r) at 2 * (16k + r), K odd: one zero column more
+ *   F32    no scales; element (k, r) at 4 * (16k + r)
+ *
+ * A group has the bytes of its sixteen plain rows and less than 128 more. Four consecutive k in a 32-bit lane are what the
+ * byte products of x86 and ARM take; the scales of a group stand together, so that a block costs no line of its own for them.
+ */
+#include "core/core.h"
+
+const char *wr_layout_name(wr_layout l) {
+  static const char *const names[WR_LAYOUT_COUNT] = {"plain", "pack16"};
+  return names[l];
+}
+
+/* How pack16 stores a dtype. bits 0: it has no such form. */
+typedef struct pack_form {
+  int bits;      /* of a quant, or of an element of the float types */
+  int n_scales;  /* F16 values for each block and row */
+  int bias;      /* the stored quant less its value */
+} pack_form;
+
+static pack_form form_of(wr_dtype t) {
+  switch (t) {
+    case WR_Q8_0: return (pack_form){8, 1, 128};
+    case WR_Q4_0: return (pack_form){4, 1, 8};
+    case WR_Q4_1: return (pack_form){4, 2, 0};
+    case WR_Q5_0: return (pack_form){5, 1, 16};
+    case WR_Q5_1: return (pack_form){5, 2, 0};
+    case WR_F16: case WR_BF16: return (pack_form){16, 0, 0};
+    case WR_F32: return (pack_form){32, 0, 0};
+    default: return (pack_form){0};
+  }
+}
+
+bool wr_layout_ok(wr_layout l, wr_dtype t, int64_t cols) {
+  if (cols < 1 || cols % wr_dtypes[t].block) return false;
+  return l == WR_PLAIN || form_of(t).bits;
+}
+
+static bool round64(size_t n, size_t *out) {
+  if (!wr_add_size(n, 63, &n)) return false;
+  *out = n & ~(size_t)63;
+  return true;
+}
+
+/* Bytes of the scale area of a group; the columns fit, which row_bytes has checked. */
+static size_t scale_bytes(wr_dtype t, int64_t cols) {
+  return ((size_t)(cols / 32) * (size_t)form_of(t).n_scales * 32 + 63) & ~(size_t)63;
+}
+
+size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
+  if (!wr_layout_ok(l, t, cols)) return 0;
+  size_t n;
+  if (l == WR_PLAIN)
+    return wr_mul_size((size_t)(cols / wr_dtypes[t].block), (size_t)wr_dtypes[t].block_bytes, &n) ? n : 0;
+  /* bits * 2 bytes a column of quants and at most 4 of scales: none of the products below overflows when this one does not */
+  if (!wr_mul_size((size_t)cols, 128, &n) || !round64((size_t)cols * (size_t)form_of(t).bits * 2, &n)) return 0;
+  return form_of(t).n_scales ? n + scale_bytes(t, cols) : n;
+}
+
+size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols) {
+  size_t n;
+  if (rows < 0) return 0;
+  int64_t units = l == WR_PLAIN ? rows : rows / WR_PACK_ROWS + (rows % WR_PACK_ROWS != 0);
+  return wr_mul_size((size_t)units, wr_layout_row_bytes(l, t, cols), &n) ? n : 0;
+}
+
+/* The 32 quants of a plain block, with their bias, and its scales as bytes. */
+static void read_block(wr_dtype t, const uint8_t *p, uint8_t q[32], const uint8_t **scales) {
+  *scales = p;
+  p += 2 * form_of(t).n_scales;
+  if (t == WR_Q8_0) {
+    for (int i = 0; i < 32; i++) q[i] = p[i] ^ 0x80;
+    return;
+  }
+  uint32_t fifth = 0;
+  if (form_of(t).bits == 5) {
+    memcpy(&fifth, p, sizeof fifth);
+    p += 4;
+  }
+  for (int i = 0; i < 16; i++) {
+    q[i] = (uint8_t)((p[i] & 15) | (fifth >> i & 1) << 4);
+    q[i + 16] = (uint8_t)(p[i] >> 4 | (fifth >> (i + 16) & 1) << 4);
+  }
+}
+
+/* The same quants into lane r of a packed block that is zero so far. */
+static void write_lane(int bits, uint8_t *lines, int r, const uint8_t q[32]) {
+  for (int k = 0; k < 32; k++) {
+    int i = k % 4, j = k / 4, byte = 4 * r + i;
+    if (bits == 8) {
+      lines[64 * j + byte] = q[k];
+      continue;
+    }
+    lines[64 * (j % 4) + byte] |= (uint8_t)((q[k] & 15) << (j < 4 ? 0 : 4));
+    if (bits == 5) lines[64 * 4 + byte] |= (uint8_t)((q[k] >> 4) << j);
+  }
+}
+
+static void read_lane(int bits, const uint8_t *lines, int r, uint8_t q[32]) {
+  for (int k = 0; k < 32; k++) {
+    int i = k % 4, j = k / 4, byte = 4 * r + i;
+    q[k] = bits == 8 ? lines[64 * j + byte] : (lines[64 * (j % 4) + byte] >> (j < 4 ? 0 : 4)) & 15;
+    if (bits == 5) q[k] |= (uint8_t)((lines[64 * 4 + byte] >> j & 1) << 4);
+  }
+}
+
+static void pack_blocks(wr_dtype t, const uint8_t *src, int64_t n_rows, int64_t cols, uint8_t *group) {
+  pack_form form = form_of(t);
+  size_t plain = wr_layout_row_bytes(WR_PLAIN, t, cols), line_bytes = (size_t)form.bits * 64;
+  uint8_t *quants = group + scale_bytes(t, cols);
+  for (int r = 0; r < WR_PACK_ROWS; r++) {
+    for (int64_t b = 0; b < cols / 32; b++) {
+      uint8_t q[32];
+      if (r < n_rows) {
+        const uint8_t *scales;
+        read_block(t, src + (size_t)r * plain + (size_t)(b * wr_dtypes[t].block_bytes), q, &scales);
+        for (int s = 0; s < form.n_scales; s++) memcpy(group + ((b * form.n_scales + s) * 16 + r) * 2, scales + 2 * s, 2);
+      } else {
+        memset(q, form.bias, sizeof q);
+      }
+      write_lane(form.bits, quants + (size_t)b * line_bytes, r, q);
+    }
+  }
+}
+
+static void pack_floats(const uint8_t *src, int64_t n_rows, int64_t cols, int elem_bytes, uint8_t *group) {
+  for (int64_t r = 0; r < n_rows; r++)
+    for (int64_t k = 0; k < cols; k++)
+      memcpy(group + (16 * k + r) * elem_bytes, src + (r * cols + k) * elem_bytes, (size_t)elem_bytes);
+}
+
+void wr_pack16(wr_dtype t, const void *src, int64_t rows, int64_t cols, void *dst, int64_t group0, int64_t group1) {
+  size_t plain = wr_layout_row_bytes(WR_PLAIN, t, cols), stride = wr_layout_row_bytes(WR_PACK16, t, cols);
+  for (int64_t g = group0; g < group1; g++) {
+    const uint8_t *from = (const uint8_t *)src + (size_t)g * WR_PACK_ROWS * plain;
+    uint8_t *to = (uint8_t *)dst + (size_t)g * stride;
+    int64_t n = WR_MIN(rows - g * WR_PACK_ROWS, (int64_t)WR_PACK_ROWS);
+    memset(to, 0, stride);
+    if (form_of(t).n_scales) pack_blocks(t, from, n, cols, to);
+    else pack_floats(from, n, cols, wr_dtypes[t].block_bytes, to);
+  }
+}
+
+static void lane_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, float *dst) {
+  wr_dtype t = (wr_dtype)a->dtype;
+  int64_t cols = wr_inner(a), r = row % WR_PACK_ROWS;
+  const uint8_t *group = (const uint8_t *)a->data + (size_t)(row / WR_PACK_ROWS) * wr_layout_row_bytes(WR_PACK16, t, cols);
+  pack_form form = form_of(t);
+  if (!form.n_scales) {
+    int bytes = wr_dtypes[t].block_bytes;
+    for (int64_t k = 0; k < n; k++) wr_dtypes[t].to_float(group + (16 * (col + k) + r) * bytes, dst + k, 1);
+    return;
+  }
+  const uint8_t *quants = group + scale_bytes(t, cols);
+  for (int64_t k = 0; k < n; k += 32) {
+    int64_t b = (col + k) / 32;
+    uint8_t q[32];
+    uint16_t scale[2] = {0, 0};
+    for (int s = 0; s < form.n_scales; s++) memcpy(scale + s, group + ((b * form.n_scales + s) * 16 + r) * 2, 2);
+    float d = wr_f16_to_float(scale[0]), m = wr_f16_to_float(scale[1]);
+    read_lane(form.bits, quants + b * form.bits * 64, (int)r, q);
+    if (form.n_scales == 1)
+      for (int i = 0; i < 32; i++) dst[k + i] = d * (float)(q[i] - form.bias);
+    else
+      for (int i = 0; i < 32; i++) dst[k + i] = d * (float)q[i] + m;
+  }
+}
+
+void wr_row_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, float *dst) {
+  if (a->layout == WR_PACK16) {
+    lane_to_float(a, row, col, n, dst);
+    return;
+  }
+  const wr_dtype_info *t = &wr_dtypes[a->dtype];
+  t->to_float((const uint8_t *)a->data + row * a->stride_bytes + col / t->block * t->block_bytes, dst, n);
+}

@@ -1,0 +1,210 @@
+/* codecs: dtypes and layouts against outside witnesses (tests/golden/codecs.gguf: what the gguf package decodes), and against
+ * each other. Covers every F16 pattern, all block types, packing with odd row counts, and the guard bytes around packed groups.
+ * */
+#include "core/core.h"
+#include "format/format.h"
+#include "test.h"
+
+static wr_gguf *golden(void) {
+  wr_gguf *g = NULL;
+  weir_status s = wr_gguf_open("tests/golden/codecs.gguf", NULL, &g);
+  CHECK_MSG(s == WEIR_OK, "tests/golden/codecs.gguf: %s", weir_last_error());
+  return g;
+}
+
+static const char *const golden_types[] = {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"};
+
+static const wr_gguf_tensor *golden_tensor(const wr_gguf *g, const char *prefix, const char *type) {
+  char name[64];
+  snprintf(name, sizeof name, "%s.%s", prefix, type);
+  return wr_gguf_tensor_find(g, name);
+}
+
+static wr_arg matrix(int dtype, wr_layout layout, void *data, int64_t rows, int64_t cols) {
+  wr_arg a = {.data = data, .ext = {rows, cols, 1, 1}, .rank = 2, .dtype = (uint8_t)dtype, .layout = (uint8_t)layout};
+  a.stride_bytes = (int64_t)wr_layout_row_bytes(layout, (wr_dtype)dtype, cols);
+  return a;
+}
+
+/* Equal as bits; two NaNs are equal whatever they carry. */
+static bool same(float a, float b) { return memcmp(&a, &b, sizeof a) == 0 || (isnan(a) && isnan(b)); }
+
+static void decodes_golden_blocks(void) {
+  wr_gguf *g = golden();
+  REQUIRE(g);
+  for (size_t i = 0; i < WR_ARRAY_LEN(golden_types); i++) {
+    const wr_gguf_tensor *raw = golden_tensor(g, "raw", golden_types[i]), *want = golden_tensor(g, "f32", golden_types[i]);
+    int dtype = wr_dtype_find(golden_types[i]);
+    REQUIRE(raw && want && dtype >= 0);
+    REQUIRE(raw->n_elems == want->n_elems && raw->n_elems % (uint64_t)wr_dtypes[dtype].block == 0);
+    CHECK_EQ_INT(raw->bytes, wr_layout_bytes(WR_PLAIN, (wr_dtype)dtype, (int64_t)raw->dim[1], (int64_t)raw->dim[0]));
+    float *got = malloc(raw->n_elems * sizeof *got);
+    REQUIRE(got);
+    wr_dtypes[dtype].to_float(raw->data, got, (int64_t)raw->n_elems);
+    for (uint64_t k = 0; k < raw->n_elems; k++) {
+      float w;
+      memcpy(&w, want->data + 4 * k, sizeof w);
+      CHECK_MSG(same(got[k], w), "%s element %llu is %.9g, not %.9g", golden_types[i], (unsigned long long)k, (double)got[k],
+                (double)w);
+    }
+    free(got);
+  }
+  wr_gguf_close(g);
+}
+
+/* Against the compiler's own arithmetic: a half is sign * mantissa * 2^e. */
+static void f16_every_pattern(void) {
+  for (int h = 0; h < 0x10000; h++) {
+    int exponent = h >> 10 & 31, mantissa = h & 1023;
+    double want = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
+    if (exponent == 31) want = mantissa ? NAN : INFINITY;
+    if (h & 0x8000) want = -want;
+    float got = wr_f16_to_float((uint16_t)h);
+    CHECK_MSG(same(got, (float)want), "f16 %04x is %g, not %g", (unsigned)h, (double)got, want);
+    uint16_t back = wr_float_to_f16(got);
+    if (isnan(want)) CHECK_MSG((back & 0x7c00) == 0x7c00 && (back & 0x3ff), "NaN %04x came back as %04x", (unsigned)h, back);
+    else CHECK_MSG(back == h, "f16 %04x came back as %04x", (unsigned)h, back);
+  }
+}
+
+/* The result of rounding must be the nearest of the two neighbours, and the even one in a tie. */
+static void f16_rounds_to_nearest_even(void) {
+  for (uint16_t h = 0; h < 0x7bff; h++) {
+    float low = wr_f16_to_float(h), high = wr_f16_to_float((uint16_t)(h + 1)), mid = (low + high) / 2; /* exact in F32 */
+    CHECK_EQ_INT(wr_float_to_f16(mid), h & 1 ? h + 1 : h);
+    CHECK_EQ_INT(wr_float_to_f16(nextafterf(mid, 0)), h);
+    CHECK_EQ_INT(wr_float_to_f16(nextafterf(mid, INFINITY)), h + 1);
+    CHECK_EQ_INT(wr_float_to_f16(-mid), (h & 1 ? h + 1 : h) | 0x8000);
+  }
+  CHECK_EQ_INT(wr_float_to_f16(65519.996f), 0x7bff);
+  CHECK_EQ_INT(wr_float_to_f16(65520.0f), 0x7c00);
+  CHECK_EQ_INT(wr_float_to_f16(3e38f), 0x7c00);
+  CHECK_EQ_INT(wr_float_to_f16(1e-45f), 0);
+}
+
+/* Encoding then decoding stays within half a step of each block (the type's definition), and writes nothing past its end. */
+static void encodes_within_half_a_step(void) {
+  static const struct { const char *type; double steps; } rows[] = {
+      {"q8_0", 127}, {"q4_0", 8}, {"q4_1", 7.5}, {"q5_0", 16}, {"q5_1", 15.5}};
+  wr_rng rng;
+  wr_rng_seed(&rng, 7);
+  for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) {
+    const wr_dtype_info *t = &wr_dtypes[wr_dtype_find(rows[i].type)];
+    float x[1024], y[1024];
+    uint8_t bytes[1024 / 32 * 34 + 8];
+    for (int k = 0; k < 1024; k++) x[k] = k < 32 ? 0 : (float)wr_rng_normal(&rng) * (float)(k / 32);
+    memset(bytes, 0xa5, sizeof bytes);
+    t->from_float(x, bytes, 1024);
+    CHECK_EQ_INT(bytes[1024 / 32 * t->block_bytes], 0xa5);
+    t->to_float(bytes, y, 1024);
+    for (int b = 0; b < 32; b++) {
+      double amax = 0;
+      for (int k = 32 * b; k < 32 * b + 32; k++) amax = fmax(amax, fabs((double)x[k]));
+      /* half a step; Q4_0 and Q5_0 lack the top level (one step at the far end); F16 scales add 2^-11 of the value, twice for d
+       * and m */
+      double tolerance = amax / rows[i].steps * (strstr(rows[i].type, "_0") && rows[i].steps < 100 ? 1.01 : 0.51) + amax * 2e-3;
+      for (int k = 32 * b; k < 32 * b + 32; k++)
+        CHECK_MSG(fabs((double)(x[k] - y[k])) <= tolerance, "%s: %g became %g", rows[i].type, (double)x[k], (double)y[k]);
+    }
+    float bad[32];
+    for (int k = 0; k < 32; k++) bad[k] = k % 3 ? NAN : INFINITY;
+    t->from_float(bad, bytes, 32); /* nothing to promise but that it returns */
+  }
+}
+
+/* pack16 holds the same values, element for element, as the rows it was made of; missing rows read as zero; groups packed one
+ * at a time and all at once are the same bytes; nothing is written outside. */
+static void packs_every_type(void) {
+  static const char *const types[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "f16", "bf16", "f32"};
+  static const int shapes[][2] = {{16, 32}, {1, 32}, {17, 96}, {31, 64}, {48, 576}, {5, 160}};
+  wr_rng rng;
+  wr_rng_seed(&rng, 11);
+  for (size_t i = 0; i < WR_ARRAY_LEN(types); i++) {
+    for (size_t s = 0; s < WR_ARRAY_LEN(shapes); s++) {
+      wr_dtype t = (wr_dtype)wr_dtype_find(types[i]);
+      bool floats = wr_dtypes[t].kind == WR_FLOAT;
+      int64_t n = shapes[s][0], cols = shapes[s][1] + (floats ? (int64_t)s : 0), groups = (n + 15) / 16;
+      size_t plain = wr_layout_bytes(WR_PLAIN, t, n, cols), packed = wr_layout_bytes(WR_PACK16, t, n, cols);
+      CHECK_EQ_INT(packed % 64, 0);
+      CHECK_EQ_INT(packed, (size_t)groups * wr_layout_row_bytes(WR_PACK16, t, cols));
+      CHECK(packed < wr_layout_bytes(WR_PLAIN, t, groups * 16, cols) + (size_t)groups * 128);
+      uint8_t *src = malloc(plain), *dst = malloc(packed + 128), *again = malloc(packed);
+      float *want = malloc((size_t)cols * 4), *got = malloc((size_t)cols * 4);
+      REQUIRE(src && dst && again && want && got);
+      for (size_t k = 0; k < plain; k++) src[k] = (uint8_t)wr_rng_u64(&rng);
+      memset(dst, 0x5a, packed + 128);
+      wr_pack16(t, src, n, cols, dst + 64, 0, groups);
+      for (int k = 0; k < 64; k++) CHECK(dst[k] == 0x5a && dst[64 + packed + (size_t)k] == 0x5a);
+      memset(again, 0xff, packed);
+      for (int64_t g = groups; g-- > 0;) wr_pack16(t, src, n, cols, again, g, g + 1);
+      CHECK(memcmp(again, dst + 64, packed) == 0);
+      wr_arg a = matrix((int)t, WR_PLAIN, src, n, cols), p = matrix((int)t, WR_PACK16, dst + 64, n, cols);
+      for (int64_t r = 0; r < groups * 16; r++) {
+        if (r < n) wr_row_to_float(&a, r, 0, cols, want);
+        else memset(want, 0, (size_t)cols * 4);
+        wr_row_to_float(&p, r, 0, cols, got);
+        for (int64_t k = 0; k < cols; k++)
+          CHECK_MSG(same(got[k], want[k]) || (got[k] == 0 && want[k] == 0), "%s row %lld col %lld: %g, not %g", types[i],
+                    (long long)r, (long long)k, (double)got[k], (double)want[k]);
+        if (r >= n) continue;
+        int64_t part = cols / wr_dtypes[t].block / 2 * wr_dtypes[t].block; /* the second half alone, and one element */
+        wr_row_to_float(&p, r, part, cols - part, got);
+        CHECK(same(got[0], want[part]));
+        CHECK(same((float)wr_get(&p, r, cols - 1), want[cols - 1]) && same((float)wr_get(&a, r, cols - 1), want[cols - 1]));
+      }
+      free(src), free(dst), free(again), free(want), free(got);
+    }
+  }
+}
+
+/* The picture at the head of layout.c, byte for byte at a few places, so that a changed layout needs a changed version. */
+static void pack16_is_version_1(void) {
+  CHECK_EQ_INT(WR_PACK16_VERSION, 1);
+  CHECK_EQ_INT(wr_layout_row_bytes(WR_PACK16, WR_Q8_0, 576), 576 + 18 * 512);
+  CHECK_EQ_INT(wr_layout_row_bytes(WR_PACK16, WR_Q4_0, 96), 128 + 3 * 256);
+  CHECK_EQ_INT(wr_layout_row_bytes(WR_PACK16, WR_Q4_1, 96), 192 + 3 * 256);
+  CHECK_EQ_INT(wr_layout_row_bytes(WR_PACK16, WR_F16, 3), 128);
+  uint8_t src[16][34], dst[64 + 512];
+  for (int r = 0; r < 16; r++)
+    for (int i = 0; i < 34; i++) src[r][i] = (uint8_t)(i < 2 ? 100 * i + r : 16 * (i - 2) + r);
+  wr_pack16(WR_Q8_0, src, 16, 32, dst, 0, 1);
+  CHECK_EQ_INT(dst[2 * 5], 5);
+  CHECK_EQ_INT(dst[2 * 5 + 1], 105);
+  CHECK_EQ_INT(dst[32], 0);
+  for (int k = 0; k < 32; k++) CHECK_EQ_INT(dst[64 + 64 * (k / 4) + 4 * 9 + k % 4], ((16 * k + 9) & 255) ^ 0x80);
+  uint8_t q4[16][18] = {{0}}, d4[64 + 256];
+  for (int i = 0; i < 16; i++) q4[3][2 + i] = (uint8_t)(i | (15 - i) << 4);
+  wr_pack16(WR_Q4_0, q4, 16, 32, d4, 0, 1);
+  for (int i = 0; i < 16; i++) CHECK_EQ_INT(d4[64 + 64 * (i / 4) + 4 * 3 + i % 4], i | (15 - i) << 4);
+}
+
+static void refuses_impossible_layouts(void) {
+  CHECK(!wr_layout_ok(WR_PLAIN, WR_Q8_0, 33));
+  CHECK(!wr_layout_ok(WR_PLAIN, WR_F32, 0));
+  CHECK(!wr_layout_ok(WR_PACK16, WR_Q4_K, 256));
+  CHECK(!wr_layout_ok(WR_PACK16, WR_F64, 16));
+  CHECK(wr_layout_ok(WR_PACK16, WR_F16, 1));
+  CHECK_EQ_INT(wr_layout_bytes(WR_PACK16, WR_Q6_K, 16, 256), 0);
+  CHECK_EQ_INT(wr_layout_bytes(WR_PLAIN, WR_F32, INT64_MAX / 4, 16), 0);
+  CHECK_EQ_INT(wr_layout_bytes(WR_PACK16, WR_F32, INT64_MAX, 16), 0);
+  CHECK_EQ_INT(wr_layout_bytes(WR_PACK16, WR_F32, 16, INT64_MAX / 8), 0);
+  CHECK_EQ_INT(wr_dtype_find("q9_9"), -1);
+}
+
+static void single_elements(void) {
+  static const int types[] = {WR_F32, WR_F64, WR_F16, WR_BF16, WR_I32};
+  for (size_t i = 0; i < WR_ARRAY_LEN(types); i++) {
+    uint64_t room[32] = {0};
+    wr_arg a = matrix(types[i], WR_PLAIN, room, 3, 5);
+    wr_set(&a, 2, 4, -3);
+    CHECK_NEAR(wr_get(&a, 2, 4), -3, 0);
+    CHECK_NEAR(wr_get(&a, 2, 3), 0, 0);
+  }
+  double third = 1.0 / 3;
+  wr_arg a = matrix(WR_F64, WR_PLAIN, &third, 1, 1);
+  CHECK_NEAR(wr_get(&a, 0, 0), 1.0 / 3, 0); /* not through float */
+}
+
+TEST_MAIN("codecs", TEST(decodes_golden_blocks), TEST(f16_every_pattern), TEST(f16_rounds_to_nearest_even),
+          TEST(encodes_within_half_a_step), TEST(packs_every_type), TEST(pack16_is_version_1), TEST(refuses_impossible_layouts),
+          TEST(single_elements))
