@@ -404,6 +404,79 @@ weir_status weir_plan_model(weir_context *ctx, const char *path, const weir_plan
 void weir_plan_free(weir_plan *p);                        /* NULL allowed */
 size_t weir_plan_print(const weir_plan *p, char *out, size_t cap); /* one screen; as snprintf */
 
+/* --------------------------------------------------------------------------------------------------------------- files
+ * What a model file holds, from its header alone: no weight is read, no architecture is checked. GGUF, versions 2 and 3; a split model
+ * is opened by any of its parts. What is text in here comes from strangers: bytes, not escaped and not proved UTF-8 unless said so. */
+
+typedef struct weir_file weir_file;
+typedef struct weir_file_options {
+  bool no_mmap;            /* read the file into memory instead of mapping it */
+} weir_file_options;
+/* EIO: cannot be opened; EFORMAT: malformed, shorter than its header says, or a part is missing; EUNSUPPORTED: a folder, big-endian,
+ * another version, a tensor type that does not exist. */
+weir_status weir_file_open(const char *path, const weir_file_options *options, weir_file **out);
+void weir_file_close(weir_file *f);                       /* NULL allowed. Everything got from the file ends with it */
+
+typedef struct weir_file_info {
+  const char *path;        /* of the first part */
+  const char *format;      /* "gguf" */
+  int version, parts;
+  size_t n_tensors, n_meta;
+  uint64_t file_bytes, tensor_bytes;
+  uint64_t parameters;     /* elements of all tensors */
+  weir_text arch, name;    /* general.architecture, general.name; bytes 0: not there, or not a string */
+  /* What the file claims; -1: it does not say. Nothing of it is checked. */
+  int64_t layers, width, ff, heads, kv_heads, trained_tok, vocab;
+} weir_file_info;
+void weir_file_get_info(const weir_file *f, weir_file_info *out);
+
+typedef struct weir_file_tensor {
+  const char *name;        /* UTF-8, ends with NUL; may hold control characters */
+  const char *type;        /* "Q4_0" */
+  bool supported;          /* weir computes with this type */
+  int n_dims;              /* 1 … 4 */
+  uint64_t dim[4];         /* in the file's order: in GGUF dim[0] is the length of a row, whose elements are contiguous */
+  uint64_t elements, bytes;
+  uint64_t offset;         /* of the data in the file of its part */
+  int part;                /* 0 … parts-1 */
+} weir_file_tensor;
+weir_status weir_file_tensor_at(const weir_file *f, size_t i, weir_file_tensor *out); /* in the file's order; EUSAGE: no such i */
+
+typedef struct weir_file_meta {
+  weir_text key;           /* UTF-8 without NUL; may hold other control characters */
+  const char *type;        /* of the value, or of an array's elements: "uint32", "float32", "bool", "string", … */
+  bool array;
+  uint64_t count;          /* of an array's elements; else 1 */
+} weir_file_meta;
+weir_status weir_file_meta_at(const weir_file *f, size_t i, weir_file_meta *out);     /* in the file's order; EUSAGE: no such i */
+
+typedef enum weir_value_kind {
+  WEIR_VALUE_INT = 1,
+  WEIR_VALUE_UINT,
+  WEIR_VALUE_FLOAT,
+  WEIR_VALUE_BOOL,
+  WEIR_VALUE_TEXT
+} weir_value_kind;
+typedef struct weir_value {
+  weir_value_kind kind;
+  int digits;              /* FLOAT: significant decimal digits that give back its bits, 9 or 17 */
+  union {
+    int64_t i;
+    uint64_t u;
+    double f;              /* may be NaN or infinite */
+    bool b;
+    weir_text text;
+  };
+} weir_value;
+/* The value of entry i, or one element of its array; 0 if it is none. Walking an array of strings forwards takes O(1) a step.
+ * EUSAGE: no such entry or element. */
+weir_status weir_file_value_at(weir_file *f, size_t i, uint64_t element, weir_value *out);
+/* The value of entry i as one line for a terminal: escaped, long text and arrays cut. As snprintf; 0: no such entry. */
+size_t weir_file_meta_print(weir_file *f, size_t i, char *out, size_t cap);
+
+/* Bytes of strangers for a terminal: controls, and what is not UTF-8, as \xNN. As snprintf. */
+size_t weir_escape(const char *bytes, size_t n, char *out, size_t cap);
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,6 +8,9 @@
 #error "weir reads and writes little-endian files on little-endian machines only"
 #endif
 
+/* A path or key for a sentence (see wr_escape: at most four of them in one). */
+static inline const char *wr_shown(const char *z) { return wr_escape(z, strlen(z)); }
+
 #define WR_GGUF_HEADER_BYTES 24   /* magic, version, number of tensors, number of metadata entries */
 #define WR_GGUF_MIN_META_BYTES 14 /* the least an entry can take: length, one byte of key, type, one byte of value */
 #define WR_GGUF_MIN_INFO_BYTES 33 /* and a tensor: length, one byte of name, n_dims, one extent, type, offset */
@@ -64,5 +67,7 @@ const wr_gguf_meta *wr_gguf_metas_find(const wr_gguf_metas *m, const char *key);
 weir_status wr_gguf_metas_int(const wr_gguf_metas *m, const char *path, const char *key, bool required, int64_t min,
                               int64_t max, int64_t *out);
 size_t wr_gguf_value_bytes(wr_gguf_value_type t); /* of one value; 0: it has a length, or there is no such type */
+bool wr_gguf_is_unsigned(wr_gguf_value_type t);
+bool wr_gguf_is_signed(wr_gguf_value_type t);
 
 #endif

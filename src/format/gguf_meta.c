@@ -22,19 +22,11 @@ size_t wr_gguf_n_meta(const wr_gguf *g) { return g->meta.n; }
 const wr_gguf_meta *wr_gguf_meta_at(const wr_gguf *g, size_t i) { return &g->meta.at[i]; }
 const wr_gguf_meta *wr_gguf_find(const wr_gguf *g, const char *key) { return wr_gguf_metas_find(&g->meta, key); }
 
-static bool is_unsigned(wr_gguf_value_type t) {
-  return t == WR_GGUF_VALUE_U8 || t == WR_GGUF_VALUE_U16 || t == WR_GGUF_VALUE_U32 || t == WR_GGUF_VALUE_U64;
-}
-
-static bool is_signed(wr_gguf_value_type t) {
-  return t == WR_GGUF_VALUE_I8 || t == WR_GGUF_VALUE_I16 || t == WR_GGUF_VALUE_I32 || t == WR_GGUF_VALUE_I64;
-}
-
 /* What stands there, for a sentence: "the uint32 7", "the string 'x'", "an array of 3 float32" */
 static const char *found_text(char out[192], const wr_gguf_meta *m) {
   const char *type = wr_gguf_value_name(m->type);
-  if (is_unsigned(m->type)) snprintf(out, 192, "the %s %" PRIu64, type, m->v.u);
-  else if (is_signed(m->type)) snprintf(out, 192, "the %s %" PRId64, type, m->v.i);
+  if (wr_gguf_is_unsigned(m->type)) snprintf(out, 192, "the %s %" PRIu64, type, m->v.u);
+  else if (wr_gguf_is_signed(m->type)) snprintf(out, 192, "the %s %" PRId64, type, m->v.i);
   else if (m->type == WR_GGUF_VALUE_BOOL) snprintf(out, 192, "the bool %s", m->v.b ? "true" : "false");
   else if (m->type == WR_GGUF_VALUE_STRING) snprintf(out, 192, "the string '%s'", wr_escape(m->v.text.ptr, m->v.text.len));
   else if (m->type == WR_GGUF_VALUE_ARRAY)
@@ -44,20 +36,21 @@ static const char *found_text(char out[192], const wr_gguf_meta *m) {
 }
 
 static weir_status missing(const char *path, const char *key, const char *wanted) {
-  return wr_fail(WEIR_EFORMAT, "%s: metadata key '%s' is missing (wanted %s)", path, key, wanted);
+  return wr_fail(WEIR_EFORMAT, "%s: metadata key '%s' is missing (wanted %s)", wr_shown(path), wr_shown(key), wanted);
 }
 
 static weir_status mismatch(const char *path, const char *key, const wr_gguf_meta *m, const char *wanted) {
   char found[192];
-  return wr_fail(WEIR_EFORMAT, "%s: metadata key '%s' is %s, wanted %s", path, key, found_text(found, m), wanted);
+  return wr_fail(WEIR_EFORMAT, "%s: metadata key '%s' is %s, wanted %s", wr_shown(path), wr_shown(key),
+                 found_text(found, m), wanted);
 }
 
 weir_status wr_gguf_metas_int(const wr_gguf_metas *metas, const char *path, const char *key, bool required, int64_t min,
                               int64_t max, int64_t *out) {
   const wr_gguf_meta *m = wr_gguf_metas_find(metas, key);
   if (!m) return required ? missing(path, key, "an integer") : WEIR_OK;
-  bool positive = is_unsigned(m->type);
-  if (!positive && !is_signed(m->type)) return mismatch(path, key, m, "an integer");
+  bool positive = wr_gguf_is_unsigned(m->type);
+  if (!positive && !wr_gguf_is_signed(m->type)) return mismatch(path, key, m, "an integer");
   if ((positive && m->v.u > INT64_MAX) || m->v.i < min || m->v.i > max) {
     char wanted[64];
     if (max == INT64_MAX) snprintf(wanted, sizeof wanted, "%" PRId64 " or more", min);
@@ -144,7 +137,7 @@ int64_t wr_gguf_array_int(const wr_gguf_array *a, uint64_t i) {
   memcpy(&u, a->ptr + i * bytes, bytes);
   /* Little-endian, so the low bytes are filled; a signed type gets its sign by shifting it up and down again. */
   unsigned up = 64 - 8 * (unsigned)bytes;
-  return is_signed(a->type) ? (int64_t)(u << up) >> up : (int64_t)u;
+  return wr_gguf_is_signed(a->type) ? (int64_t)(u << up) >> up : (int64_t)u;
 }
 
 double wr_gguf_array_float(const wr_gguf_array *a, uint64_t i) {

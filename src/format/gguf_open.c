@@ -60,7 +60,8 @@ static weir_status split_read(const wr_gguf_metas *m, const char *path, split *s
   WR_TRY(wr_gguf_metas_int(m, path, "split.tensors.count", false, 0, INT64_MAX, &s->n_tensors));
   s->count = WR_MAX(s->count, 1); /* 0 is written for 'not split' */
   if (s->no >= s->count)
-    return wr_fail(WEIR_EFORMAT, "%s: split.no is %d, but split.count is %d", path, (int)s->no, (int)s->count);
+    return wr_fail(WEIR_EFORMAT, "%s: split.no is %d, but split.count is %d", wr_shown(path), (int)s->no,
+                   (int)s->count);
   return WEIR_OK;
 }
 
@@ -73,7 +74,7 @@ static weir_status split_path(const char *path, const split *s, int no, char **o
   suffix_text(suffix, (int)s->no, (int)s->count);
   if (n < SUFFIX_LEN || strcmp(path + n - SUFFIX_LEN, suffix) != 0)
     return wr_fail(WEIR_EFORMAT, "%s: part %d of %d of a split model; to find the other parts its name must end in '%s'",
-                   path, (int)s->no + 1, (int)s->count, suffix);
+                   wr_shown(path), (int)s->no + 1, (int)s->count, suffix);
   char *p = wr_strdup(path);
   if (!p) return wr_fail_nomem(n + 1, "a path");
   suffix_text(suffix, no, (int)s->count);
@@ -89,14 +90,14 @@ static weir_status split_open(wr_gguf *g, const char *path, const split *series,
   WR_TRY(split_path(path, series, no, &sibling));
   weir_status status = part_open(g, sibling, no_mmap, meta);
   if (status == WEIR_EIO) {
-    wr_fail_prefix(WEIR_EFORMAT, "part %d of %d of %s is missing: ", no + 1, (int)series->count, path);
+    wr_fail_prefix(WEIR_EFORMAT, "part %d of %d of %s is missing: ", no + 1, (int)series->count, wr_shown(path));
     status = WEIR_EFORMAT;
   }
   if (status == WEIR_OK) status = split_read(meta, sibling, &s);
   if (status == WEIR_OK && (s.no != no || s.count != series->count || s.n_tensors != series->n_tensors))
     status = wr_fail(WEIR_EFORMAT, "%s: does not belong to the split model of %s: it says part %d of %d with %lld tensors "
-                     "in all, wanted part %d of %d with %lld", sibling, path, (int)s.no + 1, (int)s.count,
-                     (long long)s.n_tensors, no + 1, (int)series->count, (long long)series->n_tensors);
+                     "in all, wanted part %d of %d with %lld", wr_shown(sibling), wr_shown(path), (int)s.no + 1,
+                     (int)s.count, (long long)s.n_tensors, no + 1, (int)series->count, (long long)series->n_tensors);
   wr_free(sibling);
   return status;
 }
@@ -106,7 +107,7 @@ static weir_status same_arch(const wr_gguf_metas *a, const wr_gguf_metas *b, con
   const wr_gguf_meta *x = wr_gguf_metas_find(a, "general.architecture"), *y = wr_gguf_metas_find(b, "general.architecture");
   if (!x || !y || x->type != WR_GGUF_VALUE_STRING || y->type != WR_GGUF_VALUE_STRING) return WEIR_OK;
   if (x->v.text.len == y->v.text.len && memcmp(x->v.text.ptr, y->v.text.ptr, x->v.text.len) == 0) return WEIR_OK;
-  return wr_fail(WEIR_EFORMAT, "%s: its architecture is '%s', that of the first part '%s'", path,
+  return wr_fail(WEIR_EFORMAT, "%s: its architecture is '%s', that of the first part '%s'", wr_shown(path),
                  wr_escape(y->v.text.ptr, y->v.text.len), wr_escape(x->v.text.ptr, x->v.text.len));
 }
 
@@ -125,14 +126,14 @@ static weir_status split_rest(wr_gguf *g, const split *s, bool no_mmap) {
 static weir_status finish(wr_gguf *g, const split *s) {
   size_t dup, first;
   if (s->n_tensors >= 0 && (uint64_t)s->n_tensors != g->n_tensors)
-    return wr_fail(WEIR_EFORMAT, "%s: split.tensors.count is %lld, but the %d parts hold %zu tensors", g->part[0].path,
-                   (long long)s->n_tensors, (int)s->count, g->n_tensors);
+    return wr_fail(WEIR_EFORMAT, "%s: split.tensors.count is %lld, but the %d parts hold %zu tensors",
+                   wr_shown(g->part[0].path), (long long)s->n_tensors, (int)s->count, g->n_tensors);
   WR_TRY(wr_gguf_table_build(&g->tensor_table, g->tensor, g->n_tensors, wr_gguf_tensor_name, &dup, &first));
   if (dup == g->n_tensors) return WEIR_OK;
   const wr_gguf_tensor *t = &g->tensor[dup], *u = &g->tensor[first];
-  const char *name = wr_escape(t->name, strlen(t->name));
-  if (t->part == u->part) return wr_fail(WEIR_EFORMAT, "%s: two tensors have the name '%s'", g->part[t->part].path, name);
-  return wr_fail(WEIR_EFORMAT, "%s: tensor '%s' is in part %d as well", g->part[t->part].path, name, u->part + 1);
+  const char *path = wr_shown(g->part[t->part].path), *name = wr_shown(t->name);
+  if (t->part == u->part) return wr_fail(WEIR_EFORMAT, "%s: two tensors have the name '%s'", path, name);
+  return wr_fail(WEIR_EFORMAT, "%s: tensor '%s' is in part %d as well", path, name, u->part + 1);
 }
 
 static weir_status open_all(wr_gguf *g, const char *path, bool no_mmap) {
@@ -173,8 +174,8 @@ static weir_status open_bytes(wr_gguf *g, const void *bytes, size_t n, const cha
   WR_TRY(wr_gguf_parse(g, 0, &g->meta));
   WR_TRY(split_read(&g->meta, name, &s));
   if (s.count > 1)
-    return wr_fail(WEIR_EUNSUPPORTED, "%s: part %d of %d of a split model, whose other parts are files", name, (int)s.no + 1,
-                   (int)s.count);
+    return wr_fail(WEIR_EUNSUPPORTED, "%s: part %d of %d of a split model, whose other parts are files", wr_shown(name),
+                   (int)s.no + 1, (int)s.count);
   return finish(g, &s);
 }
 

@@ -31,14 +31,15 @@ typedef struct cursor {
 /* "path: metadata entry 3 of 23 ('general.name'): …" */
 static weir_status refuse(const cursor *c, weir_status status, const char *fmt, ...) WR_PRINTF(3, 4);
 static weir_status refuse(const cursor *c, weir_status status, const char *fmt, ...) {
-  char what[256];
+  char what[768];
   va_list ap;
   va_start(ap, fmt);
   vsnprintf(what, sizeof what, fmt, ap);
   va_end(ap);
-  if (!c->list) return wr_fail(status, "%s: %s", c->path, what);
-  if (c->name.len == 0) return wr_fail(status, "%s: %s %zu of %zu: %s", c->path, c->list, c->index + 1, c->count, what);
-  return wr_fail(status, "%s: %s %zu of %zu ('%s'): %s", c->path, c->list, c->index + 1, c->count,
+  if (!c->list) return wr_fail(status, "%s: %s", wr_shown(c->path), what);
+  if (c->name.len == 0)
+    return wr_fail(status, "%s: %s %zu of %zu: %s", wr_shown(c->path), c->list, c->index + 1, c->count, what);
+  return wr_fail(status, "%s: %s %zu of %zu ('%s'): %s", wr_shown(c->path), c->list, c->index + 1, c->count,
                  wr_escape(c->name.ptr, c->name.len), what);
 }
 
@@ -260,12 +261,12 @@ static weir_status take_infos(cursor *c, wr_gguf *g, size_t p, size_t n) {
     uint64_t end;
     if (__builtin_add_overflow(begin, t->offset, &t->offset) || __builtin_add_overflow(t->offset, t->bytes, &end) ||
         end > INT64_MAX)
-      return refuse(c, WEIR_EFORMAT, "the data of tensor '%s' lies beyond 2^63 bytes", wr_escape(t->name, strlen(t->name)));
+      return refuse(c, WEIR_EFORMAT, "the data of tensor '%s' lies beyond 2^63 bytes", wr_shown(t->name));
     if (end > last) last = end, last_name = t->name;
   }
   if (last > c->size)
     return refuse(c, WEIR_EFORMAT, "the file is shorter than its header says (need %llu bytes, have %zu): tensor '%s' ends "
-                  "beyond it", (ull)last, c->size, wr_escape(last_name, strlen(last_name)));
+                  "beyond it", (ull)last, c->size, wr_shown(last_name));
   for (size_t i = first; i < g->n_tensors; i++) g->tensor[i].data = c->base + g->tensor[i].offset;
   return WEIR_OK;
 }

@@ -47,3 +47,11 @@ const char *wr_gguf_value_name(wr_gguf_value_type t) {
 }
 
 size_t wr_gguf_value_bytes(wr_gguf_value_type t) { return (size_t)t < WR_ARRAY_LEN(values) ? values[t].bytes : 0; }
+
+bool wr_gguf_is_unsigned(wr_gguf_value_type t) {
+  return t == WR_GGUF_VALUE_U8 || t == WR_GGUF_VALUE_U16 || t == WR_GGUF_VALUE_U32 || t == WR_GGUF_VALUE_U64;
+}
+
+bool wr_gguf_is_signed(wr_gguf_value_type t) {
+  return t == WR_GGUF_VALUE_I8 || t == WR_GGUF_VALUE_I16 || t == WR_GGUF_VALUE_I32 || t == WR_GGUF_VALUE_I64;
+}

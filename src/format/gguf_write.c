@@ -51,6 +51,17 @@ static weir_status stick(wr_gguf_writer *w, weir_status status) {
   return status;
 }
 
+/* "path: …": the caller asked for what cannot be written. */
+static weir_status misuse(wr_gguf_writer *w, const char *fmt, ...) WR_PRINTF(2, 3);
+static weir_status misuse(wr_gguf_writer *w, const char *fmt, ...) {
+  char what[512];
+  va_list ap;
+  va_start(ap, fmt);
+  vsnprintf(what, sizeof what, fmt, ap);
+  va_end(ap);
+  return stick(w, wr_fail(WEIR_EUSAGE, "%s: %s", wr_shown(w->path), what));
+}
+
 static weir_status again(const wr_gguf_writer *w) { return wr_fail(w->status, "%s", w->sentence); }
 
 static weir_status fail_disk(wr_gguf_writer *w, const char *did) {
@@ -60,8 +71,8 @@ static weir_status fail_disk(wr_gguf_writer *w, const char *did) {
 weir_status wr_gguf_writer_open(const char *path, uint32_t alignment, wr_gguf_writer **out) {
   uint32_t align = alignment ? alignment : WR_GGUF_ALIGNMENT;
   if (align < WR_GGUF_MIN_ALIGNMENT || align > WR_GGUF_MAX_ALIGNMENT || (align & (align - 1)) != 0)
-    return wr_fail(WEIR_EUSAGE, "%s: alignment %u, it must be a power of two from %u to %u", path, align, WR_GGUF_MIN_ALIGNMENT,
-                   WR_GGUF_MAX_ALIGNMENT);
+    return wr_fail(WEIR_EUSAGE, "%s: alignment %u, it must be a power of two from %u to %u", wr_shown(path), align,
+                   WR_GGUF_MIN_ALIGNMENT, WR_GGUF_MAX_ALIGNMENT);
   wr_gguf_writer *w = wr_calloc(1, sizeof *w);
   if (!w) return wr_fail_nomem(sizeof *w, "a writer");
   size_t cap = strlen(path) + 16;
@@ -120,10 +131,9 @@ static void put_u64(wr_str *s, uint64_t v) { wr_str_put(s, &v, sizeof v); }
 static weir_status put_name(wr_gguf_writer *w, wr_str *s, names *list, const char *name, size_t n, size_t max) {
   if (w->status != WEIR_OK) return again(w);
   if (w->header_written)
-    return stick(w, wr_fail(WEIR_EUSAGE, "%s: '%s' comes after tensor data was written", w->path, wr_escape(name, n)));
+    return misuse(w, "'%s' comes after tensor data was written", wr_escape(name, n));
   if (n == 0 || n > max || memchr(name, 0, n) || wr_utf8_valid(name, n) != n)
-    return stick(w, wr_fail(WEIR_EUSAGE, "%s: the name '%s' is empty, longer than %zu bytes, or not UTF-8", w->path,
-                            wr_escape(name, n), max));
+    return misuse(w, "the name '%s' is empty, longer than %zu bytes, or not UTF-8", wr_escape(name, n), max);
   if (!wr_grow((void **)&list->at, &list->cap, list->n + 1, sizeof *list->at))
     return stick(w, wr_fail_nomem((list->n + 1) * sizeof *list->at, "names"));
   put_u64(s, n);
@@ -189,7 +199,7 @@ weir_status wr_gguf_put_array(wr_gguf_writer *w, const char *key, wr_gguf_value_
   size_t bytes;
   if (w->status != WEIR_OK) return again(w);
   if (wr_gguf_value_bytes(type) == 0 || !wr_mul_size(count, wr_gguf_value_bytes(type), &bytes))
-    return stick(w, wr_fail(WEIR_EUSAGE, "%s: '%s': not an array of a type of fixed size", w->path, key));
+    return misuse(w, "'%s': not an array of a type of fixed size", wr_shown(key));
   WR_TRY(put_array_head(w, key, strlen(key), type, count));
   put_bytes(&w->metas, values, bytes);
   return put_done(w);
@@ -238,8 +248,7 @@ weir_status wr_gguf_put_tensor(wr_gguf_writer *w, const char *name, wr_gguf_type
   ok = ok && wr_gguf_type_bytes(t, dim[0], rows, &bytes) && bytes < INT64_MAX - w->data_end - w->alignment;
   WR_TRY(put_name(w, &w->infos, &w->tensors, name, strlen(name), WR_GGUF_MAX_NAME));
   if (!ok)
-    return stick(w, wr_fail(WEIR_EUSAGE, "%s: tensor '%s': no such type, or a shape that is impossible for it", w->path,
-                            wr_escape(name, strlen(name))));
+    return misuse(w, "tensor '%s': no such type, or a shape that is impossible for it", wr_shown(name));
   if (!wr_grow((void **)&w->size, &w->cap_size, w->tensors.n, sizeof *w->size))
     return stick(w, wr_fail_nomem(w->tensors.n * sizeof *w->size, "the list of tensors"));
   w->size[w->tensors.n - 1] = bytes;
@@ -293,11 +302,11 @@ static weir_status no_duplicates(wr_gguf_writer *w, const wr_str *s, const names
   if (!texts) return stick(w, wr_fail_nomem(list->n * sizeof *texts, "names"));
   for (size_t i = 0; i < list->n; i++) texts[i] = (wr_gguf_text){s->ptr + list->at[i].at, list->at[i].len};
   weir_status status = wr_gguf_table_build(&table, texts, list->n, wr_gguf_text_name, &dup, &first);
-  if (status == WEIR_OK && dup < list->n)
-    status = wr_fail(WEIR_EUSAGE, "%s: the name '%s' was put twice", w->path, wr_escape(texts[dup].ptr, texts[dup].len));
+  if (status != WEIR_OK) stick(w, status);
+  else if (dup < list->n) status = misuse(w, "the name '%s' was put twice", wr_escape(texts[dup].ptr, texts[dup].len));
   wr_gguf_table_free(&table);
   wr_free(texts);
-  return status == WEIR_OK ? WEIR_OK : stick(w, status);
+  return status;
 }
 
 static weir_status write_header(wr_gguf_writer *w) {
@@ -320,7 +329,7 @@ weir_status wr_gguf_write(wr_gguf_writer *w, const void *bytes, size_t n) {
   if (!w->header_written) WR_TRY(write_header(w));
   while (n > 0) {
     if (w->current == w->tensors.n)
-      return stick(w, wr_fail(WEIR_EUSAGE, "%s: %zu bytes of data more than the tensors take", w->path, n));
+      return misuse(w, "%zu bytes of data more than the tensors take", n);
     size_t part = (size_t)WR_MIN((uint64_t)n, w->size[w->current] - w->current_done);
     WR_TRY(emit(w, p, part));
     p += part;
@@ -349,11 +358,11 @@ static weir_status sync_folder(wr_gguf_writer *w) {
 
 weir_status wr_gguf_writer_finish(wr_gguf_writer *w) {
   if (w->status != WEIR_OK) return again(w);
-  if (w->fd < 0) return wr_fail(WEIR_EUSAGE, "%s: finished twice", w->path);
+  if (w->fd < 0) return wr_fail(WEIR_EUSAGE, "%s: finished twice", wr_shown(w->path));
   if (!w->header_written) WR_TRY(write_header(w));
   if (w->current < w->tensors.n)
-    return stick(w, wr_fail(WEIR_EUSAGE, "%s: data came for %zu of %zu tensors, %llu bytes of the next", w->path, w->current,
-                            w->tensors.n, (ull)w->current_done));
+    return misuse(w, "data came for %zu of %zu tensors, and %llu bytes of the next", w->current, w->tensors.n,
+                  (ull)w->current_done);
   WR_TRY(flush(w));
   if (fsync(w->fd) != 0) return fail_disk(w, "sync");
   int closed = close(w->fd);
