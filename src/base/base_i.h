@@ -8,7 +8,7 @@
 
 const weir_hooks *wr_hooks(void); /* error.c; every member filled in, except `log`, which may be NULL */
 
-/* ---- cpus.c: what this process may use of the machine.
+/* ---- limits.c: what this process may use of the machine.
  * `root` stands before /proc and /sys ("" for the real ones), so that tests bring machines of their own. */
 
 /* CPUs as the scheduler may use them: those of `allowed`, one of each physical core first, then the hyper-threads. */

@@ -1,4 +1,4 @@
-/* cpus.c: owns the answer to "how many threads are right here": physical cores that this process may use.
+/* limits.c: owns the answer to "how many threads are right here": physical cores that this process may use.
  *
  * Affinity comes from the scheduler, hyper-thread siblings from /sys, quotas from the cgroup files. Inside a container the path
  * in /proc/self/cgroup is often one of the host that does not exist here; walking up from it ends at the mount's root, which is
