@@ -317,6 +317,38 @@ static void quotas(void) {
   }
 }
 
+static void memory_limits(void) {
+  static const struct { const char *says; const char *files[8]; int64_t left; } rows[] = {
+      {"no files", {NULL}, 0},
+      {"v2 without a limit", {"/proc/self/cgroup", "0::/a\n", "/sys/fs/cgroup/a/memory.max", "max\n"}, 0},
+      {"v2, file cache is free",
+       {"/proc/self/cgroup", "0::/a\n", "/sys/fs/cgroup/a/memory.max", "1000000\n", "/sys/fs/cgroup/a/memory.current",
+        "600000\n", "/sys/fs/cgroup/a/memory.stat", "anon 100\nactive_file 7\ninactive_file 500000\nslab 9\n"}, 900000},
+      {"v2, over the limit",
+       {"/proc/self/cgroup", "0::/\n", "/sys/fs/cgroup/memory.max", "1000\n", "/sys/fs/cgroup/memory.current", "2000\n"}, 1},
+      {"v1",
+       {"/proc/self/cgroup", "3:memory:/d\n", "/sys/fs/cgroup/memory/d/memory.limit_in_bytes", "5000\n",
+        "/sys/fs/cgroup/memory/d/memory.usage_in_bytes", "1000\n"}, 4000},
+      {"v1 without a limit",
+       {"/proc/self/cgroup", "3:memory:/\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"}, 0}};
+  for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) {
+    machine_begin();
+    for (int k = 0; k < 8 && rows[i].files[k]; k += 2) machine_file(rows[i].files[k], rows[i].files[k + 1]);
+    int64_t left = wr_cgroup_memory_left(root);
+    CHECK_MSG(left == rows[i].left, "%s: %lld", rows[i].says, (long long)left);
+    machine_end();
+  }
+  uint64_t before = wr_memory_available();
+  CHECK(before > 1 << 20);
+  if (SANITIZED) return;
+  struct rlimit space;
+  REQUIRE(getrlimit(RLIMIT_AS, &space) == 0);
+  setrlimit(RLIMIT_AS, &(struct rlimit){(rlim_t)300 << 20, space.rlim_max});
+  uint64_t limited = wr_memory_available();
+  setrlimit(RLIMIT_AS, &space);
+  CHECK(limited <= (uint64_t)300 << 20);
+}
+
 static void threads_from_limits(void) {
   CHECK_EQ_INT(wr_threads_for(8, 0, 1), 8);
   CHECK_EQ_INT(wr_threads_for(8, 2500, 1), 2);
@@ -339,4 +371,4 @@ static void threads_from_limits(void) {
 TEST_MAIN("team", TEST(one_thread), TEST(two_threads), TEST(more_threads_than_cpus), TEST(each_thread_once), TEST(two_callers),
           TEST(two_teams), TEST(sleepers_wake), TEST(open_and_close_often), TEST(idle_costs_nothing), TEST(pinned),
           TEST(on_one_cpu), TEST(wrong_numbers), TEST(fewer_threads_than_asked), TEST(cores_of_siblings), TEST(quotas),
-          TEST(threads_from_limits))
+          TEST(memory_limits), TEST(threads_from_limits))

@@ -117,4 +117,7 @@ void wr_team_run(wr_team *t, wr_team_fn fn, void *arg); /* returns when all have
 void wr_team_barrier(wr_team *t, int tid);    /* only inside fn, called by all threads of the team */
 int wr_default_threads(void);                 /* what threads = 0 gives, at least 1 */
 
+/* ---- limits.c: bytes that this process could still take: free memory, cgroup limits, address-space limit; the least of them */
+uint64_t wr_memory_available(void);
+
 #endif

@@ -21,6 +21,8 @@ void wr_cpus_order(const char *root, const int *allowed, int n_allowed, wr_cpus 
 void wr_cpus_usable(wr_cpus *out);                   /* of the calling thread, as if no team had pinned it */
 /* The tightest CPU quota of the cgroups (v1 and v2) around this process, in thousandths of a CPU; 0: none. */
 int64_t wr_cgroup_quota_milli(const char *root);
+/* What the tightest memory cgroup around this process has left, its cached file pages counted as free; 0: no limit. */
+int64_t wr_cgroup_memory_left(const char *root);
 int wr_threads_for(int n_cores, int64_t quota_milli, int local_ranks); /* the default number of threads, at least 1 */
 
 /* ---- team.c: true when a team has pinned the calling thread; then the affinity that it had before. */

@@ -1,4 +1,4 @@
-/* limits.c: owns the answer to "how many threads are right here": physical cores that this process may use.
+/* limits.c: owns what this process may use of the machine: how many threads are right here (physical cores), how much memory.
  *
  * Affinity comes from the scheduler, hyper-thread siblings from /sys, quotas from the cgroup files. Inside a container the path
  * in /proc/self/cgroup is often one of the host that does not exist here; walking up from it ends at the mount's root, which is
@@ -10,8 +10,10 @@
  */
 #include "base/base_i.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define TEXT_FILE_BYTES 4096
@@ -61,51 +63,33 @@ void wr_cpus_order(const char *root, const int *allowed, int n_allowed, wr_cpus 
   for (int i = 0; i < n_later; i++) out->cpu[out->n_cores + i] = later[i];
 }
 
-/* ---- quota */
+/* ---- cgroups: a limit is a positive number, 0 is none */
 
 static int64_t tighter(int64_t a, int64_t b) {
   return a == 0 ? b : b == 0 ? a : WR_MIN(a, b);
 }
 
-static int64_t quota_milli(int64_t quota_us, int64_t period_us) {
-  if (quota_us <= 0 || period_us <= 0 || quota_us > INT64_MAX / 1000) return 0;
-  return WR_MAX(quota_us * 1000 / period_us, 1);
+/* The limit of one group: `folder` of a mounted hierarchy. */
+typedef int64_t (*limit_at_fn)(const char *root, const char *folder);
+
+static bool read_in(const char *root, const char *folder, const char *name, char text[TEXT_FILE_BYTES]) {
+  char path[1024];
+  int n = snprintf(path, sizeof path, "%s/%s", folder, name);
+  return n >= 0 && (size_t)n < sizeof path && read_text(root, path, text);
 }
 
-/* v2: "max 100000" or "<quota> <period>" */
-static int64_t quota_v2(const char *root, const char *folder) {
-  char path[1024], text[TEXT_FILE_BYTES];
-  int n = snprintf(path, sizeof path, "%s/cpu.max", folder);
-  if (n < 0 || (size_t)n >= sizeof path || !read_text(root, path, text)) return 0;
-  long long quota, period = 100000;
-  if (sscanf(text, "%lld %lld", &quota, &period) < 1) return 0;
-  return quota_milli(quota, period);
-}
-
-/* v1: a file for the quota (-1: none) and one for the period */
-static int64_t quota_v1(const char *root, const char *folder) {
-  char path[1024], text[TEXT_FILE_BYTES];
-  int n = snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", folder);
-  if (n < 0 || (size_t)n >= sizeof path || !read_text(root, path, text)) return 0;
-  int64_t quota = strtoll(text, NULL, 10);
-  n = snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
-  if (n < 0 || (size_t)n >= sizeof path || !read_text(root, path, text)) return 0;
-  return quota_milli(quota, strtoll(text, NULL, 10));
-}
-
-/* The tightest quota from `group` up to the root of the hierarchy mounted at `mount`. */
-static int64_t quota_upwards(const char *root, const char *mount, const char *group,
-                             int64_t (*quota_at)(const char *, const char *)) {
+/* The tightest limit from `group` up to the root of the hierarchy mounted at `mount`. */
+static int64_t limit_upwards(const char *root, const char *mount, const char *group, limit_at_fn limit_at) {
   char folder[512];
   int n = snprintf(folder, sizeof folder, "%s%s", mount, strstr(group, "..") ? "" : group);
   if (n < 0 || (size_t)n >= sizeof folder) return 0;
   size_t least = strlen(mount);
-  int64_t quota = 0;
+  int64_t limit = 0;
   for (;;) {
     size_t end = strlen(folder);
     while (end > least && folder[end - 1] == '/') folder[--end] = '\0';
-    quota = tighter(quota, quota_at(root, folder));
-    if (end <= least) return quota;
+    limit = tighter(limit, limit_at(root, folder));
+    if (end <= least) return limit;
     *strrchr(folder, '/') = '\0';
   }
 }
@@ -118,12 +102,13 @@ static bool in_list(const char *list, const char *name) {
   return false;
 }
 
-int64_t wr_cgroup_quota_milli(const char *root) {
-  static const char *const v1_mounts[] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"};
+/* The tightest limit of all groups around this process. v1 may mount `controller` under any of the names in v1_mounts. */
+static int64_t cgroup_limit(const char *root, const char *controller, const char *const v1_mounts[3], limit_at_fn at_v1,
+                            limit_at_fn at_v2) {
   static const char *const v2_mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
   char text[TEXT_FILE_BYTES], *rest;
   if (!read_text(root, "/proc/self/cgroup", text)) return 0;
-  int64_t quota = 0;
+  int64_t limit = 0;
   /* a line: hierarchy-id:controllers:path; v2 has the id 0 and no controllers */
   for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
     char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -132,13 +117,90 @@ int64_t wr_cgroup_quota_milli(const char *root) {
     *group++ = '\0';
     if (*controllers == '\0') {
       for (size_t i = 0; i < WR_ARRAY_LEN(v2_mounts); i++)
-        quota = tighter(quota, quota_upwards(root, v2_mounts[i], group, quota_v2));
-    } else if (in_list(controllers, "cpu")) {
-      for (size_t i = 0; i < WR_ARRAY_LEN(v1_mounts); i++)
-        quota = tighter(quota, quota_upwards(root, v1_mounts[i], group, quota_v1));
+        limit = tighter(limit, limit_upwards(root, v2_mounts[i], group, at_v2));
+    } else if (in_list(controllers, controller)) {
+      for (int i = 0; i < 3 && v1_mounts[i]; i++) limit = tighter(limit, limit_upwards(root, v1_mounts[i], group, at_v1));
     }
   }
-  return quota;
+  return limit;
+}
+
+/* ---- CPU quota */
+
+static int64_t quota_milli(int64_t quota_us, int64_t period_us) {
+  if (quota_us <= 0 || period_us <= 0 || quota_us > INT64_MAX / 1000) return 0;
+  return WR_MAX(quota_us * 1000 / period_us, 1);
+}
+
+/* v2: "max 100000" or "<quota> <period>" */
+static int64_t quota_v2(const char *root, const char *folder) {
+  char text[TEXT_FILE_BYTES];
+  int64_t quota, period = 100000;
+  if (!read_in(root, folder, "cpu.max", text) || sscanf(text, "%" SCNd64 " %" SCNd64, &quota, &period) < 1) return 0;
+  return quota_milli(quota, period);
+}
+
+/* v1: a file for the quota (-1: none) and one for the period */
+static int64_t quota_v1(const char *root, const char *folder) {
+  char text[TEXT_FILE_BYTES];
+  if (!read_in(root, folder, "cpu.cfs_quota_us", text)) return 0;
+  int64_t quota = strtoll(text, NULL, 10);
+  return read_in(root, folder, "cpu.cfs_period_us", text) ? quota_milli(quota, strtoll(text, NULL, 10)) : 0;
+}
+
+int64_t wr_cgroup_quota_milli(const char *root) {
+  static const char *const mounts[3] = {"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"};
+  return cgroup_limit(root, "cpu", mounts, quota_v1, quota_v2);
+}
+
+/* ---- memory */
+
+/* The number after `key` at the beginning of a line; 0: no such line. */
+static int64_t number_of(const char *text, const char *key) {
+  size_t n = strlen(key);
+  for (const char *line = text; line; line = strchr(line, '\n')) {
+    line += *line == '\n';
+    if (strncmp(line, key, n) == 0 && (line[n] == ' ' || line[n] == ':')) return strtoll(line + n + 1, NULL, 10);
+  }
+  return 0;
+}
+
+/* What a group may still take. Cached pages of files count as used there but go when memory is wanted. */
+static int64_t memory_left(const char *root, const char *folder, const char *limit_file, const char *used_file,
+                           const char *cache_key) {
+  char text[TEXT_FILE_BYTES];
+  if (!read_in(root, folder, limit_file, text)) return 0;
+  int64_t limit = strtoll(text, NULL, 10); /* "max" is 0; v1 says no limit with a number near 2^63 */
+  if (limit <= 0 || limit > INT64_MAX / 2) return 0;
+  int64_t used = read_in(root, folder, used_file, text) ? strtoll(text, NULL, 10) : 0;
+  int64_t cache = read_in(root, folder, "memory.stat", text) ? number_of(text, cache_key) : 0;
+  return WR_MAX(limit - WR_MAX(used - cache, 0), 1);
+}
+
+static int64_t memory_v2(const char *root, const char *folder) {
+  return memory_left(root, folder, "memory.max", "memory.current", "inactive_file");
+}
+
+static int64_t memory_v1(const char *root, const char *folder) {
+  return memory_left(root, folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+}
+
+int64_t wr_cgroup_memory_left(const char *root) {
+  static const char *const mounts[3] = {"/sys/fs/cgroup/memory"};
+  return cgroup_limit(root, "memory", mounts, memory_v1, memory_v2);
+}
+
+uint64_t wr_memory_available(void) {
+  char text[TEXT_FILE_BYTES];
+  int64_t left = read_text("", "/proc/meminfo", text) ? number_of(text, "MemAvailable") * 1024 : 0;
+  if (left <= 0) left = (int64_t)sysconf(_SC_AVPHYS_PAGES) * sysconf(_SC_PAGESIZE);
+  left = tighter(left, wr_cgroup_memory_left(""));
+  struct rlimit space;
+  if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur < (rlim_t)INT64_MAX) {
+    int64_t mapped = read_text("", "/proc/self/statm", text) ? strtoll(text, NULL, 10) * sysconf(_SC_PAGESIZE) : 0;
+    left = tighter(left, WR_MAX((int64_t)space.rlim_cur - mapped, 1));
+  }
+  return (uint64_t)WR_MAX(left, 1);
 }
 
 /* ---- threads */
