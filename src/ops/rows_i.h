@@ -1,0 +1,37 @@
+/* Turns a family's table of kernels into declarations and into one `static const wr_row <op>_rows[]` an op. In <family>.c:
+ *
+ *   #define WR_ROWS_FILE "ops/norm/norm.def"
+ *   #include "ops/rows_i.h"
+ *   const wr_op wr_op_rmsnorm = {..., .rows = rmsnorm_rows, .n_rows = WR_ARRAY_LEN(rmsnorm_rows), ...};
+ *
+ * The file holds, for each op, its rows, best first, the reference last:
+ *
+ *   ROWS(rmsnorm,
+ *     ROW_ISAS(rmsnorm_f32_cpu, "x:f32 w:f32 y:f32", "f32", NULL, NULL)
+ *     ROW(cpu, GENERIC, rmsnorm_ref, "x:f32|f64 ...", "ref", NULL, NULL))
+ *
+ * ROW(device, isa, name, types, klass, refuse, scratch): one kernel; `name` is the function, the row and the bench line.
+ * ROW_ISAS(name, types, klass, refuse, scratch): a kernel of <family>_cpu.c, which is compiled once for each instruction set: the rows
+ * name_avx512, name_avx2, name_generic, all of the same numeric class.
+ */
+#if defined(__x86_64__)
+#define ROW_ISAS(name, types, klass, refuse, scratch) \
+  ROW(cpu, AVX512, name##_avx512, types, klass, refuse, scratch) \
+  ROW(cpu, AVX2, name##_avx2, types, klass, refuse, scratch) \
+  ROW(cpu, GENERIC, name##_generic, types, klass, refuse, scratch)
+#else
+#define ROW_ISAS(name, types, klass, refuse, scratch) ROW(cpu, GENERIC, name##_generic, types, klass, refuse, scratch)
+#endif
+
+#define ROWS(op, ...) __VA_ARGS__
+#define ROW(device, isa, name, types, klass, refuse, scratch) WR_ROW_FN(name);
+#include WR_ROWS_FILE
+#undef ROWS
+#undef ROW
+
+#define ROWS(op, ...) static const wr_row op##_rows[] = {__VA_ARGS__};
+#define ROW(device, isa, name, types, klass, refuse, scratch) {#name, #device, WR_ISA_##isa, types, klass, refuse, scratch, name},
+#include WR_ROWS_FILE
+#undef ROWS
+#undef ROW
+#undef ROW_ISAS
