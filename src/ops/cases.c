@@ -57,7 +57,7 @@ int wr_case_dtype(wr_case *c, const char *key, wr_dtype otherwise) {
   int t = text ? wr_dtype_find(text) : (int)otherwise;
   if (t < 0) {
     bad(c, "%s=%s is no dtype", key, text);
-    return otherwise;
+    return (int)otherwise;
   }
   return c->as_double && wr_dtypes[t].kind != WR_INT ? WR_F64 : t;
 }

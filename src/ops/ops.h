@@ -14,12 +14,8 @@
 
 #include "ops/cases.h"
 
-#include "ops/attention/attention.h"
 #include "ops/copy/copy.h"
 #include "ops/elementwise/elementwise.h"
-#include "ops/loss/loss.h"
 #include "ops/norm/norm.h"
-#include "ops/optim/optim.h"
-#include "ops/rope/rope.h"
 
 #endif

@@ -1,0 +1,71 @@
+/* Every kernel row over the cases marked perf=1: best of a few repeats, each long enough to be told from the clock. See cases.h. */
+#include "ops/cases.h"
+
+static double seconds_of(uint64_t ns) {
+  return (double)ns * 1e-9;
+}
+
+/* Best time of one call in seconds. The first run decides how many calls a repeat has. */
+static weir_status time_row(wr_trial *t, const wr_row *row, wr_device *d, const wr_bench_ops_options *o, double *best) {
+  const double least = o->seconds > 0 ? o->seconds : 0.05;
+  const int reps = o->reps > 0 ? o->reps : 5;
+  uint64_t ns;
+  int n = 1;
+  WR_TRY(wr_trial_reset(t, row, d->n_threads));
+  for (;;) {
+    WR_TRY(wr_trial_run(t, row, d, n, &ns));
+    if (seconds_of(ns) >= least / 4 || n >= 4096) break;
+    n *= 4;
+  }
+  n = (int)WR_MIN(4096.0, WR_MAX(1.0, (double)n * least / WR_MAX(seconds_of(ns), 1e-9)));
+  *best = 0;
+  for (int i = 0; i < reps; i++) {
+    WR_TRY(wr_trial_run(t, row, d, n, &ns));
+    double s = seconds_of(ns) / n;
+    if (!i || s < *best) *best = s;
+  }
+  return WEIR_OK;
+}
+
+static double working_set(const wr_trial *t) {
+  double bytes = 0;
+  for (int i = 0; i < WR_MAX_ARGS; i++) bytes += (double)t->args[i].bytes;
+  return bytes;
+}
+
+static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_options *o, void (*each)(void *user, const wr_bench_op *r), void *user) {
+  wr_trial t = {0};
+  weir_status s = WEIR_OK;
+  bool open = false;
+  for (int i = 0; i < c->op->n_rows && s == WEIR_OK; i++) {
+    const wr_row *row = &c->op->rows[i];
+    char text[512], why[160];
+    snprintf(text, sizeof text, "%s | %s", row->name, c->text);
+    if (o->only && !strstr(text, o->only)) continue;
+    if (!open) {
+      WR_TRY(wr_trial_open(c, &t));
+      open = true;
+    }
+    if (wr_row_refuses(c->op, row, &t.call, d, why, sizeof why)) continue;
+    double best = 0;
+    s = time_row(&t, row, d, o, &best);
+    const char *shape = c->text + strcspn(c->text, " ");
+    wr_bench_op r = {row->name, shape + strspn(shape, " "), best * 1e6, t.cost.read_bytes + t.cost.write_bytes, t.cost.flop, working_set(&t)};
+    if (s == WEIR_OK) each(user, &r);
+  }
+  if (open) wr_trial_close(&t);
+  return s;
+}
+
+weir_status wr_bench_ops(wr_device *d, const wr_bench_ops_options *options, void (*each)(void *user, const wr_bench_op *r), void *user) {
+  static const wr_bench_ops_options defaults = {0};
+  const wr_bench_ops_options *o = options ? options : &defaults;
+  wr_case_walk walk = {0};
+  wr_case c;
+  weir_status s = WEIR_OK;
+  while (s == WEIR_OK && wr_case_next(&walk, &c, &s)) {
+    if (s == WEIR_OK && c.perf) s = bench_case(&c, d, o, each, user);
+    wr_case_free(&c);
+  }
+  return s;
+}

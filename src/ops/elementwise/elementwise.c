@@ -1,0 +1,134 @@
+/* Elementwise ops: shape, gradient and cost rules, builders, test cases. Equations: elementwise.h. */
+#include "ops/elementwise/elementwise.h"
+
+#include "ops/cases.h"
+#include "ops/elementwise/elementwise_i.h"
+#include "ops/rule_i.h"
+
+#define WR_ROWS_FILE "ops/elementwise/elementwise.def"
+#include "ops/rows_i.h"
+
+static weir_status add_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  WR_TRY(wr_rule_float("a", &t[ADD_A]));
+  WR_TRY(wr_rule_float("b", &t[ADD_B]));
+  WR_TRY(wr_rule_like("b", &t[ADD_B], "a", &t[ADD_A]));
+  t[ADD_Y] = t[ADD_A];
+  return WEIR_OK;
+}
+
+static weir_status add_grad(wr_grad *g, const wr_instr *i) {
+  int dy = wr_grad_of(g, i->args[ADD_Y]);
+  wr_grad_add(g, i->args[ADD_A], dy);
+  wr_grad_add(g, i->args[ADD_B], dy);
+  return WEIR_OK;
+}
+
+static void add_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_add, c, out);
+  out->flop = wr_cost_elems(c, ADD_Y);
+}
+
+int wr_add(wr_program *p, int a, int b) {
+  int args[WR_MAX_ARGS] = {a, b, WR_NEW};
+  return wr_emit(p, &wr_op_add, NULL, args) == WEIR_OK ? args[ADD_Y] : WR_NONE;
+}
+
+static weir_status swiglu_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  WR_TRY(wr_rule_float("gate", &t[SWIGLU_GATE]));
+  WR_TRY(wr_rule_float("up", &t[SWIGLU_UP]));
+  WR_TRY(wr_rule_like("up", &t[SWIGLU_UP], "gate", &t[SWIGLU_GATE]));
+  t[SWIGLU_Y] = t[SWIGLU_GATE];
+  return WEIR_OK;
+}
+
+static weir_status swiglu_bwd_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  WR_TRY(wr_rule_float("gate", &t[SWIGLU_BWD_GATE]));
+  WR_TRY(wr_rule_float("up", &t[SWIGLU_BWD_UP]));
+  WR_TRY(wr_rule_float("dy", &t[SWIGLU_BWD_DY]));
+  WR_TRY(wr_rule_like("up", &t[SWIGLU_BWD_UP], "gate", &t[SWIGLU_BWD_GATE]));
+  WR_TRY(wr_rule_like("dy", &t[SWIGLU_BWD_DY], "gate", &t[SWIGLU_BWD_GATE]));
+  t[SWIGLU_BWD_DGATE] = t[SWIGLU_BWD_GATE];
+  t[SWIGLU_BWD_DUP] = t[SWIGLU_BWD_UP];
+  return WEIR_OK;
+}
+
+static weir_status swiglu_grad(wr_grad *g, const wr_instr *i) {
+  int gate = i->args[SWIGLU_GATE], up = i->args[SWIGLU_UP];
+  bool want_gate = wr_grad_wanted(g, gate), want_up = wr_grad_wanted(g, up);
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[SWIGLU_Y]), gate, up, want_gate ? WR_NEW : WR_NONE, want_up ? WR_NEW : WR_NONE};
+  WR_TRY(wr_emit(wr_grad_program(g), &wr_op_swiglu_bwd, NULL, args));
+  if (want_gate) wr_grad_add(g, gate, args[SWIGLU_BWD_DGATE]);
+  if (want_up) wr_grad_add(g, up, args[SWIGLU_BWD_DUP]);
+  return WEIR_OK;
+}
+
+/* An exponential counts as ten operations. */
+static void swiglu_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_swiglu, c, out);
+  out->flop = 14 * wr_cost_elems(c, SWIGLU_Y);
+}
+
+static void swiglu_bwd_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_swiglu_bwd, c, out);
+  out->flop = 20 * wr_cost_elems(c, SWIGLU_BWD_DY);
+}
+
+int wr_swiglu(wr_program *p, int gate, int up) {
+  int args[WR_MAX_ARGS] = {gate, up, WR_NEW};
+  return wr_emit(p, &wr_op_swiglu, NULL, args) == WEIR_OK ? args[SWIGLU_Y] : WR_NONE;
+}
+
+/* rows d [heads] [dtype]: n inputs of one shape, then the op */
+static weir_status same_shape_case(wr_case *c, wr_program *p, int n_in, int n_out, double sd) {
+  int64_t rows = wr_case_int(c, "rows", 3), d = wr_case_int(c, "d", 64);
+  wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), WR_LIVE_ROWS, rows, d, 0, 0);
+  int args[WR_MAX_ARGS];
+  for (int i = 0; i < n_in; i++) args[i] = wr_case_input(c, p, WR_INPUT, c->op->args[i].name, t, wr_fill_normal(0, sd));
+  for (int i = n_in; i < n_in + n_out; i++) args[i] = WR_NEW;
+  return wr_emit(p, c->op, NULL, args);
+}
+static weir_status add_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, 1); }
+static weir_status swiglu_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, wr_case_float(c, "sd", 2)); }
+static weir_status swiglu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 3, 2, wr_case_float(c, "sd", 2)); }
+
+const wr_op wr_op_add = {
+  .name = "add",
+  .doc = "y = a + b",
+  .args = {{"a", WR_IN, WR_ARG_FLOAT, 0}, {"b", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + ADD_A}},
+  .shape = add_shape,
+  .grad = add_grad,
+  .cost = add_cost,
+  .rows = add_rows,
+  .n_rows = WR_ARRAY_LEN(add_rows),
+  .make_case = add_case,
+};
+
+const wr_op wr_op_swiglu = {
+  .name = "swiglu",
+  .doc = "y = silu(gate) * up",
+  .args = {{"gate", WR_IN, WR_ARG_FLOAT, 0}, {"up", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + SWIGLU_GATE}},
+  .shape = swiglu_shape,
+  .grad = swiglu_grad,
+  .cost = swiglu_cost,
+  .rows = swiglu_rows,
+  .n_rows = WR_ARRAY_LEN(swiglu_rows),
+  .make_case = swiglu_case,
+};
+
+const wr_op wr_op_swiglu_bwd = {
+  .name = "swiglu_bwd",
+  .doc = "gradients of swiglu",
+  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+           {"gate", WR_IN, WR_ARG_FLOAT, 0},
+           {"up", WR_IN, WR_ARG_FLOAT, 0},
+           {"dgate", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+           {"dup", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+  .shape = swiglu_bwd_shape,
+  .cost = swiglu_bwd_cost,
+  .rows = swiglu_bwd_rows,
+  .n_rows = WR_ARRAY_LEN(swiglu_bwd_rows),
+  .make_case = swiglu_bwd_case,
+};

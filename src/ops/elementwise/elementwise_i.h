@@ -1,0 +1,9 @@
+/* The places of the arguments of this family's ops in wr_call.args. */
+#ifndef WR_OPS_ELEMENTWISE_I_H
+#define WR_OPS_ELEMENTWISE_I_H
+
+enum { ADD_A, ADD_B, ADD_Y };
+enum { SWIGLU_GATE, SWIGLU_UP, SWIGLU_Y };
+enum { SWIGLU_BWD_DY, SWIGLU_BWD_GATE, SWIGLU_BWD_UP, SWIGLU_BWD_DGATE, SWIGLU_BWD_DUP };
+
+#endif

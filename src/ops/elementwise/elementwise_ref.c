@@ -1,0 +1,45 @@
+/* The definition of the elementwise family: see elementwise.h for the equations. */
+#include <math.h>
+
+#include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/elementwise_i.h"
+#include "ops/ref_i.h"
+
+WR_ROW_FN(add_ref);
+WR_ROW_FN(swiglu_ref);
+WR_ROW_FN(swiglu_bwd_ref);
+
+static double sigmoid(double x) {
+  return 1 / (1 + exp(-x));
+}
+
+WR_ROW_FN(add_ref) {
+  const wr_arg *a = &c->args[ADD_A], *b = &c->args[ADD_B];
+  int64_t inner = wr_inner(a), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, ADD_A), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) wr_ref_put(c, ADD_Y, r, i, wr_get(a, r, i) + wr_get(b, r, i));
+}
+
+WR_ROW_FN(swiglu_ref) {
+  const wr_arg *gate = &c->args[SWIGLU_GATE], *up = &c->args[SWIGLU_UP];
+  int64_t inner = wr_inner(gate), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, SWIGLU_GATE), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) {
+        double g = wr_get(gate, r, i);
+        wr_ref_put(c, SWIGLU_Y, r, i, g * sigmoid(g) * wr_get(up, r, i));
+      }
+}
+
+WR_ROW_FN(swiglu_bwd_ref) {
+  const wr_arg *gate = &c->args[SWIGLU_BWD_GATE], *up = &c->args[SWIGLU_BWD_UP], *dy = &c->args[SWIGLU_BWD_DY];
+  int64_t inner = wr_inner(gate), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, SWIGLU_BWD_GATE), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) {
+        double g = wr_get(gate, r, i), u = wr_get(up, r, i), d = wr_get(dy, r, i), s = sigmoid(g);
+        wr_ref_put(c, SWIGLU_BWD_DGATE, r, i, d * u * s * (1 + g * (1 - s)));
+        wr_ref_put(c, SWIGLU_BWD_DUP, r, i, d * g * s);
+      }
+}
