@@ -16,6 +16,10 @@
 
 #include "ops/copy/copy.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/loss/loss.h"
 #include "ops/norm/norm.h"
+#include "ops/optim/optim.h"
+#include "ops/rnn/rnn.h"
+#include "ops/scan/scan.h"
 
 #endif

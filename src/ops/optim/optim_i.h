@@ -1,0 +1,7 @@
+/* The places of the arguments of this family's ops in wr_call.args: the same order as in their tables in optim.c. */
+#ifndef WR_OPS_OPTIM_I_H
+#define WR_OPS_OPTIM_I_H
+
+enum { ADAMW_PARAM, ADAMW_GRAD, ADAMW_M, ADAMW_V };
+
+#endif
