@@ -1,0 +1,149 @@
+/* machine_file.c: owns what identifies a machine, and the file that a measured result is kept in.
+ *
+ * The file is lines of text, "key value…", so that a person can read it and another program can cut it:
+ *   weir-machine 1
+ *   cpu Intel(R) Xeon(R) Processor
+ *   …
+ *   read <bytes> <threads> <GB/s>
+ *   peak <type> <threads> <Gop/s> <how>
+ *   barrier <threads> <best ns> <median ns>
+ *   check <XXH64 of all before this line, hex>
+ * A file is used only if the sum is right, every line is understood, and the identity is that of the machine at hand; otherwise
+ * it is as if it were not there, and the next result replaces it. Nobody writes it but weir, so no kinder handling is needed.
+ */
+#include "device/cpu/machine_i.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define VERSION_LINE "weir-machine 1\n"
+#define FILE_BYTES_MAX ((size_t)64 << 10)
+
+void wr_machine_identify(weir_machine *m) {
+  wr_cpu_facts f;
+  wr_cpu_facts_get(&f);
+  memcpy(m->cpu, f.model, sizeof m->cpu);
+  memcpy(m->kernel, f.kernel, sizeof m->kernel);
+  snprintf(m->isa, sizeof m->isa, "%s", wr_isa_name(f.isa));
+  snprintf(m->features, sizeof m->features, "%s%s%s", f.isa & WR_ISA_AVX512_FP16 ? "fp16 " : "",
+           f.isa & WR_ISA_AVX512_BF16 ? "bf16 " : "", f.isa & WR_ISA_AMX_INT8 ? "amx " : "");
+  size_t n = strlen(m->features);
+  if (n) m->features[n - 1] = '\0';
+  m->cpus = f.n_cpus;
+  m->threads = f.threads;
+  m->memory_bytes = f.memory_bytes;
+  m->l1d_bytes = f.l1d_bytes;
+  m->l2_bytes = f.l2_bytes;
+  m->l3_bytes = f.l3_bytes;
+}
+
+/* The head of the file: all that must be the same for a result to be used. */
+static void put_identity(wr_str *s, const weir_machine *m) {
+  wr_str_puts(s, VERSION_LINE);
+  wr_str_printf(s, "cpu %s\nkernel %s\nisa %s\nfeatures %s\n", m->cpu, m->kernel, m->isa, m->features);
+  wr_str_printf(s, "cpus %d\nthreads %d\nmemory %" PRIu64 "\n", m->cpus, m->threads, m->memory_bytes);
+  wr_str_printf(s, "caches %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", m->l1d_bytes, m->l2_bytes, m->l3_bytes);
+}
+
+weir_status wr_machine_path(const weir_machine *identity, char *out, size_t cap) {
+  char folder[512];
+  WR_TRY(wr_cache_dir(folder, sizeof folder));
+  wr_str s = {0};
+  put_identity(&s, identity);
+  if (s.oom) {
+    wr_str_free(&s);
+    return wr_fail_nomem(1024, "the identity of the machine");
+  }
+  int n = snprintf(out, cap, "%s/machine-%016" PRIx64 ".txt", folder, wr_hash64(s.ptr, s.len, 0));
+  wr_str_free(&s);
+  if (n < 0 || (size_t)n >= cap) return wr_fail(WEIR_EFAIL, "the name of the machine's file is too long");
+  return WEIR_OK;
+}
+
+weir_status wr_machine_save(const char *path, const weir_machine *m) {
+  wr_str s = {0};
+  put_identity(&s, m);
+  wr_str_printf(&s, "date %" PRId64 "\nquick %d\n", m->date, m->quick);
+  for (size_t i = 0; i < m->n_reads; i++)
+    wr_str_printf(&s, "read %" PRIu64 " %d %.6g\n", m->reads[i].bytes, m->reads[i].threads, m->reads[i].gb_s);
+  for (size_t i = 0; i < m->n_peaks; i++)
+    wr_str_printf(&s, "peak %s %d %.6g %s\n", m->peaks[i].type, m->peaks[i].threads, m->peaks[i].gop_s, m->peaks[i].how);
+  for (size_t i = 0; i < m->n_barriers; i++)
+    wr_str_printf(&s, "barrier %d %.6g %.6g\n", m->barriers[i].threads, m->barriers[i].best_ns, m->barriers[i].median_ns);
+  wr_str_printf(&s, "disk %.6g\n", m->disk_gb_s);
+  if (!s.oom) wr_str_printf(&s, "check %016" PRIx64 "\n", wr_hash64(s.ptr, s.len, 0));
+  weir_status status = s.oom ? wr_fail_nomem(s.len, "the machine's file") : wr_file_write_atomic(path, s.ptr, s.len);
+  wr_str_free(&s);
+  return status;
+}
+
+static bool sane(double x) {
+  return x >= 0 && x < 1e12; /* and not NaN */
+}
+
+/* One line after the identity. */
+static bool parse_line(const char *line, weir_machine *m) {
+  int quick, end = 0;
+  if (sscanf(line, "date %" SCNd64 "%n", &m->date, &end) == 1) return line[end] == '\0';
+  if (sscanf(line, "quick %d%n", &quick, &end) == 1) {
+    m->quick = quick != 0;
+    return line[end] == '\0' && (quick & ~1) == 0;
+  }
+  if (sscanf(line, "disk %lf%n", &m->disk_gb_s, &end) == 1) return line[end] == '\0' && sane(m->disk_gb_s);
+  if (strncmp(line, "read ", 5) == 0) {
+    if (m->n_reads == WEIR_MACHINE_READS) return false;
+    weir_machine_read *r = &m->reads[m->n_reads++];
+    return sscanf(line, "read %" SCNu64 " %d %lf%n", &r->bytes, &r->threads, &r->gb_s, &end) == 3 && line[end] == '\0' &&
+           r->threads > 0 && sane(r->gb_s);
+  }
+  if (strncmp(line, "peak ", 5) == 0) {
+    if (m->n_peaks == WEIR_MACHINE_PEAKS) return false;
+    weir_machine_peak *p = &m->peaks[m->n_peaks++];
+    return sscanf(line, "peak %7s %d %lf %15[^\n]%n", p->type, &p->threads, &p->gop_s, p->how, &end) == 4 &&
+           line[end] == '\0' && p->threads > 0 && sane(p->gop_s);
+  }
+  if (strncmp(line, "barrier ", 8) == 0) {
+    if (m->n_barriers == WEIR_MACHINE_BARRIERS) return false;
+    weir_machine_barrier *b = &m->barriers[m->n_barriers++];
+    return sscanf(line, "barrier %d %lf %lf%n", &b->threads, &b->best_ns, &b->median_ns, &end) == 3 && line[end] == '\0' &&
+           b->threads > 0 && sane(b->best_ns) && sane(b->median_ns);
+  }
+  return false;
+}
+
+static bool parse(char *text, size_t n, const weir_machine *identity, weir_machine *m) {
+  static const char tail_form[] = "check 0123456789abcdef\n";
+  wr_str head = {0};
+  put_identity(&head, identity);
+  bool ok = !head.oom && n >= head.len + sizeof tail_form - 1 && memcmp(text, head.ptr, head.len) == 0;
+  size_t head_len = head.len;
+  wr_str_free(&head);
+  if (!ok) return false;
+  char *check = text + n - (sizeof tail_form - 1), want[sizeof tail_form];
+  snprintf(want, sizeof want, "check %016" PRIx64 "\n", wr_hash64(text, (size_t)(check - text), 0));
+  if (strcmp(check, want) != 0) return false;
+  *check = '\0';
+  *m = *identity;
+  for (char *line = text + head_len, *next; *line; line = next) {
+    next = strchr(line, '\n');
+    if (!next) return false;
+    *next++ = '\0';
+    if (!parse_line(line, m)) return false;
+  }
+  return m->n_reads > 0;
+}
+
+bool wr_machine_load(const char *path, const weir_machine *identity, weir_machine *m) {
+  char *text;
+  size_t n;
+  if (wr_file_read(path, FILE_BYTES_MAX, &text, &n) != WEIR_OK) return false;
+  weir_machine *read = wr_malloc(sizeof *read);
+  bool ok = read && parse(text, n, identity, read);
+  if (ok) {
+    *m = *read;
+    m->cached = true;
+  }
+  wr_free(read);
+  wr_free(text);
+  return ok;
+}
