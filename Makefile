@@ -32,7 +32,8 @@ endif
 
 # ------------------------------------------------------------------------------------------------------------------ flags
 
-SAN_undefined := -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+# -Wno-conversion: gcc sees casts in the code that the sanitizers insert; the plain builds hold the sources to it.
+SAN_undefined := -Wno-conversion -fsanitize=undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 VARIANT_release := -O2 -g
 VARIANT_debug   := -O0 -g3 -DWR_DEBUG
 VARIANT_asan    := -O1 -g -DWR_DEBUG -fsanitize=address $(SAN_undefined)
