@@ -20,6 +20,7 @@
 #include "ops/norm/norm.h"
 #include "ops/optim/optim.h"
 #include "ops/rnn/rnn.h"
+#include "ops/rope/rope.h"
 #include "ops/scan/scan.h"
 
 #endif

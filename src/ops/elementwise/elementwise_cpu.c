@@ -1,6 +1,7 @@
 /* Elementwise ops on the CPU, FP32, compiled once for each instruction set; the same bits from each.
  *
- * The unit of work is a piece of PIECE elements of a row, so that a single long row is shared out too, but a row of a small model is not. */
+ * The unit of work is a piece of a row, so that a single long row is shared out too. Where an element costs an exponential the pieces are
+ * small enough for one token of a small model to be shared out; a sum of two rows that short is done sooner than another thread wakes. */
 #include "ops/arg_i.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_i.h"
@@ -10,21 +11,22 @@ WR_ROW_FN(WR_KERNEL(add_f32_cpu));
 WR_ROW_FN(WR_KERNEL(swiglu_f32_cpu));
 WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu));
 
-enum { PIECE = 1024 };
+enum { SUM_PIECE = 2048, EXP_PIECE = 256 };
 
 /* The next piece of this thread: row and columns. `state` holds what was taken. */
-typedef struct pieces { int64_t per_row, n, grain, inner, at, end; } pieces;
+typedef struct pieces { int64_t piece, per_row, n, grain, inner, at, end; } pieces;
 
-static pieces pieces_of(const wr_call *c, int arg) {
-  int64_t inner = wr_inner(&c->args[arg]), per_row = (inner + PIECE - 1) / PIECE;
-  return (pieces){.per_row = per_row, .n = per_row * wr_live_rows(c, arg), .grain = wr_rows_grain(WR_MIN(inner, (int64_t)PIECE)), .inner = inner};
+static pieces pieces_of(const wr_call *c, int arg, int64_t piece) {
+  int64_t inner = wr_inner(&c->args[arg]), per_row = (inner + piece - 1) / piece;
+  return (pieces){.piece = piece, .per_row = per_row, .n = per_row * wr_live_rows(c, arg), .grain = wr_rows_grain(WR_MIN(inner, piece)),
+                  .inner = inner};
 }
 
 static bool next_piece(pieces *s, const wr_worker *w, int64_t *row, int64_t *from, int64_t *to) {
   if (s->at >= s->end && !wr_take(w, 0, s->n, s->grain, &s->at, &s->end)) return false;
   *row = s->at / s->per_row;
-  *from = s->at % s->per_row * PIECE;
-  *to = WR_MIN(*from + PIECE, s->inner);
+  *from = s->at % s->per_row * s->piece;
+  *to = WR_MIN(*from + s->piece, s->inner);
   s->at++;
   return true;
 }
@@ -35,7 +37,7 @@ WR_INLINE int part(int64_t left) {
 
 WR_ROW_FN(WR_KERNEL(add_f32_cpu)) {
   int64_t r, from, to;
-  for (pieces s = pieces_of(c, ADD_A); next_piece(&s, w, &r, &from, &to);) {
+  for (pieces s = pieces_of(c, ADD_A, SUM_PIECE); next_piece(&s, w, &r, &from, &to);) {
     const float *a = wr_arg_f32(&c->args[ADD_A], r), *b = wr_arg_f32(&c->args[ADD_B], r);
     float *y = wr_arg_f32(&c->args[ADD_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
@@ -47,7 +49,7 @@ WR_ROW_FN(WR_KERNEL(add_f32_cpu)) {
 
 WR_ROW_FN(WR_KERNEL(swiglu_f32_cpu)) {
   int64_t r, from, to;
-  for (pieces s = pieces_of(c, SWIGLU_GATE); next_piece(&s, w, &r, &from, &to);) {
+  for (pieces s = pieces_of(c, SWIGLU_GATE, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
     const float *gate = wr_arg_f32(&c->args[SWIGLU_GATE], r), *up = wr_arg_f32(&c->args[SWIGLU_UP], r);
     float *y = wr_arg_f32(&c->args[SWIGLU_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
@@ -67,7 +69,7 @@ WR_INLINE void put(const wr_call *c, int arg, int64_t r, int64_t i, int n, v16 v
 WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu)) {
   const v16 one = v16_set1(1.0f);
   int64_t r, from, to;
-  for (pieces s = pieces_of(c, SWIGLU_BWD_GATE); next_piece(&s, w, &r, &from, &to);) {
+  for (pieces s = pieces_of(c, SWIGLU_BWD_GATE, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
     const float *gate = wr_arg_f32(&c->args[SWIGLU_BWD_GATE], r), *up = wr_arg_f32(&c->args[SWIGLU_BWD_UP], r);
     const float *dy = wr_arg_f32(&c->args[SWIGLU_BWD_DY], r);
     for (int64_t i = from; i < to; i += WR_LANES) {

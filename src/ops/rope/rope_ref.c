@@ -1,0 +1,55 @@
+/* The definition of rotary position embedding: see rope.h for the equations. */
+#include <math.h>
+
+#include "ops/ref_i.h"
+#include "ops/rope/rope.h"
+#include "ops/rope/rope_i.h"
+
+WR_ROW_FN(rope_table_ref);
+WR_ROW_FN(rope_ref);
+
+/* The pair that makes `turns` turns within the original context. */
+static double pair_of(const wr_rope_params *p, double turns) {
+  return p->n_dims * log(p->orig_ctx / (2 * M_PI * turns)) / (2 * log((double)p->theta));
+}
+
+static double yarn_mix(const wr_rope_params *p, int64_t i) {
+  if (p->ext_factor == 0) return 0;
+  double low = fmax(floor(pair_of(p, (double)p->beta_fast)), 0), high = fmin(ceil(pair_of(p, (double)p->beta_slow)), p->n_dims - 1);
+  double ramp = ((double)i - low) / fmax(high - low, 0.001);
+  return (double)p->ext_factor * (1 - fmin(fmax(ramp, 0), 1));
+}
+
+WR_ROW_FN(rope_table_ref) {
+  const wr_arg *factors = &c->args[ROPE_TABLE_FACTORS];
+  const wr_rope_params *p = &((const wr_rope_table_params *)c->params)->rope;
+  int64_t half = p->n_dims / 2, begin, end;
+  double m = (double)p->attn_factor * (p->ext_factor == 0 ? 1 : 1 + 0.1 * log(1 / (double)p->freq_scale));
+  while (wr_take(w, 0, wr_live_rows(c, ROPE_TABLE_POS), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < half; i++) {
+        double fast = (double)wr_ref_int(c, ROPE_TABLE_POS, r) * pow((double)p->theta, -2.0 * (double)i / p->n_dims);
+        if (factors->data) fast /= wr_get(factors, i, 0);
+        double slow = (double)p->freq_scale * fast, angle = slow + yarn_mix(p, i) * (fast - slow);
+        wr_ref_put(c, ROPE_TABLE_TABLE, r, i, m * cos(angle));
+        wr_ref_put(c, ROPE_TABLE_TABLE, r, half + i, m * sin(angle));
+      }
+}
+
+WR_ROW_FN(rope_ref) {
+  const wr_arg *x = &c->args[ROPE_X], *table = &c->args[ROPE_TABLE];
+  const wr_rope_turn_params *p = c->params;
+  int64_t Dh = x->ext[2], n = table->ext[1], begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, ROPE_X), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t h = 0; h < x->ext[1]; h++) {
+        for (int64_t i = 0; i < n / 2; i++) {
+          int64_t ia = h * Dh + (p->neox ? i : 2 * i), ib = p->neox ? ia + n / 2 : ia + 1;
+          double a = wr_get(x, r, ia), b = wr_get(x, r, ib), cosine = wr_get(table, r, i), sine = wr_get(table, r, n / 2 + i);
+          if (p->inverse) sine = -sine;
+          wr_ref_put(c, ROPE_Y, r, ia, a * cosine - b * sine);
+          wr_ref_put(c, ROPE_Y, r, ib, b * cosine + a * sine);
+        }
+        for (int64_t d = n; d < Dh; d++) wr_ref_put(c, ROPE_Y, r, h * Dh + d, wr_get(x, r, h * Dh + d));
+      }
+}
