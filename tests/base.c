@@ -1,5 +1,5 @@
-/* base.c: errors, hooks, memory, strings, random numbers, checksums, files. Outside witnesses: the known answers that Random123,
- * xxHash and rand_xoshiro publish. */
+/* base.c: errors, hooks, memory, strings, random numbers, checksums, files. Outside witnesses: the known answers that
+ * Random123, xxHash and rand_xoshiro publish. */
 #include "test.h"
 
 #include "base/base_i.h"
@@ -604,6 +604,6 @@ static void cache_dir(void) {
 }
 
 TEST_MAIN("base", TEST(errors), TEST(status_names), TEST(nth_allocation_fails), TEST(log_and_clock), TEST(sizes_that_wrap),
-          TEST(pages), TEST(pages_under_a_limit), TEST(arena), TEST(strings), TEST(utf8_all_short_sequences), TEST(utf8_partial),
-          TEST(escapes), TEST(size_text), TEST(philox), TEST(sequential_generator), TEST(checksum), TEST(map),
-          TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic), TEST(cache_dir), TEST(folders))
+          TEST(pages), TEST(pages_under_a_limit), TEST(arena), TEST(strings), TEST(utf8_all_short_sequences),
+          TEST(utf8_partial), TEST(escapes), TEST(size_text), TEST(philox), TEST(sequential_generator), TEST(checksum),
+          TEST(map), TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic), TEST(cache_dir), TEST(folders))

@@ -1,4 +1,5 @@
-/* machine.c: the facts about the CPU, the plain read, the measuring of the machine and the file that keeps it. No time is judged. */
+/* machine.c: the facts about the CPU, the plain read, the measuring of the machine and the file that keeps it. No time is
+ * judged. */
 #include "test.h"
 
 #include "device/cpu/machine_i.h"

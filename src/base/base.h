@@ -32,7 +32,7 @@
 
 /* ---- status: error.c */
 weir_status wr_fail(weir_status status, const char *fmt, ...) WR_PRINTF(2, 3); /* sets weir_last_error(), returns status */
-weir_status wr_fail_nomem(size_t bytes, const char *what);                      /* WEIR_ENOMEM, "no memory for <what> (<n> MB)" */
+weir_status wr_fail_nomem(size_t bytes, const char *what);                      /* ENOMEM, "no memory for <what> (<n> MB)" */
 weir_status wr_fail_errno(weir_status status, const char *path, const char *did); /* "<path>: cannot <did>: <strerror>" */
 /* Put a prefix ("path: ") before the sentence that a callee left. Returns status. */
 weir_status wr_fail_prefix(weir_status status, const char *fmt, ...) WR_PRINTF(2, 3);
@@ -117,7 +117,7 @@ void wr_team_run(wr_team *t, wr_team_fn fn, void *arg); /* returns when all have
 void wr_team_barrier(wr_team *t, int tid);    /* only inside fn, called by all threads of the team */
 int wr_default_threads(void);                 /* what threads = 0 gives, at least 1 */
 
-/* ---- limits.c: bytes that this process could still take: free memory, cgroup limits, address-space limit; the least of them */
+/* ---- limits.c: bytes that this process could still take: the least of free memory, cgroup limits and address-space limit */
 uint64_t wr_memory_available(void);
 
 #endif

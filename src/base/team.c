@@ -1,14 +1,14 @@
 /* team.c: owns the team: a fixed set of threads that run one function together and meet at barriers inside it.
  *
  * Waiting. Every wait is for a 32-bit word to change. A thread first reads it in a loop (a barrier every few tens of
- * microseconds is the normal case, and a sleep costs more than that), then sleeps in the kernel on the word (futex). How long it
- * reads is a budget of its own: it starts at SPIN_NS, is halved when the time ran out before the word changed, and doubled when
- * it did not. So a team whose peer has lost its core to another process soon hands its cores over, which is what lets the
+ * microseconds is the normal case, and a sleep costs more than that), then sleeps in the kernel on the word (futex). How long
+ * it reads is a budget of its own: it starts at SPIN_NS, is halved when the time ran out before the word changed, and doubled
+ * when it did not. So a team whose peer has lost its core to another process soon hands its cores over, which is what lets the
  * scheduler bring the peer back. A team with more threads than usable CPUs never spins.
  *
- * Waking. The one who changes the word does so with a full fence and then looks for sleepers; a sleeper counts itself with a full
- * fence and then looks at the word again (the kernel does, in futex). One of the two sees the other, so no wake is lost and no
- * system call is made when nobody sleeps.
+ * Waking. The one who changes the word does so with a full fence and then looks for sleepers; a sleeper counts itself with a
+ * full fence and then looks at the word again (the kernel does, in futex). One of the two sees the other, so no wake is lost
+ * and no system call is made when nobody sleeps.
  *
  * Invariants: `fn`, `arg` and `n` change only while all workers wait for `run.word`; that word's increment publishes them.
  * A run ends when `left` is 0, which acquires all that the workers wrote.

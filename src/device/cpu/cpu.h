@@ -1,7 +1,7 @@
 /* cpu: what this machine's processor is and how fast it reads, for those who report a share of its limit.
  *
- * Exports: the facts about the CPU, and the plain read that decode speed is compared with. The measuring of the whole machine is
- * public API (weir.h, "machine"). The CPU as a device is in device.h.
+ * Exports: the facts about the CPU, and the plain read that decode speed is compared with. The measuring of the whole machine
+ * is public API (weir.h, "machine"). The CPU as a device is in device.h.
  */
 #ifndef WR_CPU_H
 #define WR_CPU_H
@@ -20,8 +20,8 @@ typedef struct wr_cpu_facts {
 void wr_cpu_facts_get(wr_cpu_facts *out);
 
 /* The limit of a decode: read every byte of the ranges once, `passes` times over, by the team, with the widest loads that the
- * machine has; each thread reads its own contiguous part of every range, as a kernel's threads begin. Returns bytes per second of
- * all threads together (0: nothing to read), timed between two barriers, so starting the team is not in it. One call is one
+ * machine has; each thread reads its own contiguous part of every range, as a kernel's threads begin. Returns bytes per second
+ * of all threads together (0: nothing to read), timed between two barriers, so starting the team is not in it. One call is one
  * sample: take the best of several. Pages must be readable; those not yet in memory are read from the file first. */
 typedef struct wr_range {
   const void *ptr;

@@ -1,9 +1,9 @@
-/* cpu_facts.c: owns what the CPU says about itself: name, instruction sets that CPU and OS both allow, caches, and the lowering of
- * the instruction set by WEIR_ISA.
+/* cpu_facts.c: owns what the CPU says about itself: name, instruction sets that CPU and OS both allow, caches, and the lowering
+ * of the instruction set by WEIR_ISA.
  *
- * A feature counts only when the OS saves its registers (XCR0), else the first use would be an illegal instruction. AMX needs one
- * thing more that is not asked for here because it enlarges every signal frame: arch_prctl(ARCH_REQ_XCOMP_PERM) before its use.
- * References: Intel 64 SDM vol. 1 §13 (XCR0), vol. 2 CPUID.
+ * A feature counts only when the OS saves its registers (XCR0), else the first use would be an illegal instruction. AMX needs
+ * one thing more that is not asked for here because it enlarges every signal frame: arch_prctl(ARCH_REQ_XCOMP_PERM) before its
+ * use. References: Intel 64 SDM vol. 1 §13 (XCR0), vol. 2 CPUID.
  */
 #include "device/cpu/cpu.h"
 

@@ -1,10 +1,10 @@
-/* machine.c: owns the measuring of this machine: which points, how often, in what order, and when a kept result is used instead.
+/* machine.c: owns the measuring of this machine: which points, how often, in what order, and when a kept result is used.
  *
- * Every figure is the best of several samples: other programs only ever take away. Samples of a point are taken until its time is
- * spent and at least three (quick: two) were taken. Working sets lie in one buffer of huge pages that all threads together filled, so on a machine
- * with several memory nodes each part is near its reader, and page walks do not count against the memory.
- * The largest set is bounded by a quarter of the memory that is left. The disk is read through a new file in the cache folder,
- * past the page cache, deleted as soon as it is open; a memory file system is no disk.
+ * Every figure is the best of several samples: other programs only ever take away. Samples of a point are taken until its time
+ * is spent and at least three (quick: two) were taken. Working sets lie in one buffer of huge pages, so that page walks do not
+ * count against the memory; each thread fills a part of its own, so the pages spread over the memory nodes. The largest set is
+ * bounded by a quarter of the memory that is left. The disk is read through a new file in the cache folder, past the page
+ * cache, deleted as soon as it is open; a memory file system is no disk.
  */
 #include "device/cpu/machine_i.h"
 
@@ -277,13 +277,15 @@ static weir_status measure(const weir_machine_options *options, const char *fold
   m->quick = options->quick;
   m->date = (int64_t)time(NULL);
   WR_TRY(measure_all(&k, folder));
-  if (path && wr_machine_save(path, m) != WEIR_OK) wr_log(WEIR_LOG_WARN, "the machine's figures are not kept: %s", weir_last_error());
+  if (path && wr_machine_save(path, m) != WEIR_OK)
+    wr_log(WEIR_LOG_WARN, "the machine's figures are not kept: %s", weir_last_error());
   return WEIR_OK;
 }
 
 weir_status weir_machine_measure(const weir_machine_options *options, weir_machine *out) {
   weir_machine_options o = options ? *options : (weir_machine_options){0};
-  if (o.threads < 0 || o.threads > 1024) return wr_fail(WEIR_EUSAGE, "threads is %d; 0 (the default) to 1024 are possible", o.threads);
+  if (o.threads < 0 || o.threads > 1024)
+    return wr_fail(WEIR_EUSAGE, "threads is %d; 0 (the default) to 1024 are possible", o.threads);
   weir_machine *m = wr_calloc(2, sizeof *m), *kept = m + 1; /* too large for a small stack */
   if (!m) return wr_fail_nomem(2 * sizeof *m, "measuring the machine");
   wr_machine_identify(m);

@@ -5,9 +5,10 @@
 #include "weir/weir.h"
 
 /* -------------------------------------------------------------------------------------------------------------- machine
- * What this machine can do, measured by plain loops that do nothing else: read bandwidth from L1 to memory, arithmetic peaks, the
- * cost of a barrier, the disk. The result is kept in the cache folder ("machine-<hash of the identity>.txt") and used for
- * predictions; the limit of a run is measured in that run. Numbers are the best of several tries: other load makes them too low. */
+ * What this machine can do, measured by plain loops that do nothing else: read bandwidth from L1 to memory, arithmetic peaks,
+ * the cost of a barrier, the disk. The result is kept in the cache folder ("machine-<hash of the identity>.txt") and used for
+ * predictions; the limit of a run is measured in that run. Numbers are the best of several tries: other load makes them too
+ * low. */
 
 enum { WEIR_MACHINE_READS = 128, WEIR_MACHINE_PEAKS = 96, WEIR_MACHINE_BARRIERS = 16 };
 
@@ -41,7 +42,7 @@ typedef struct weir_machine {
   weir_machine_read reads[WEIR_MACHINE_READS];      /* by threads, then by bytes, ascending */
   weir_machine_peak peaks[WEIR_MACHINE_PEAKS];
   weir_machine_barrier barriers[WEIR_MACHINE_BARRIERS];
-  double disk_gb_s;        /* sequential read of a new file in the cache folder; 0: not measured (quick, no folder, memory file system) */
+  double disk_gb_s;        /* sequential read of a new file in the cache folder; 0: not measured (quick, no folder, tmpfs) */
 } weir_machine;
 
 typedef struct weir_machine_options {
@@ -52,11 +53,11 @@ typedef struct weir_machine_options {
   int (*progress)(void *user, const char *what, double done); /* done: 0 … 1; not 0 back: ESTOPPED. May be NULL */
   void *user;
 } weir_machine_options;
-/* A kept result of this machine, or a new one. EUSAGE, ENOMEM, ESTOPPED; a cache folder that fails is only logged. *out is large
- * (about 8 KB) and belongs to the caller; nothing in it needs freeing. */
+/* A kept result of this machine, or a new one. EUSAGE, ENOMEM, ESTOPPED; a cache folder that fails is only logged. *out is
+ * large (about 8 KB) and belongs to the caller; nothing in it needs freeing. */
 weir_status weir_machine_measure(const weir_machine_options *options, weir_machine *out);
-/* GB/s of a read of so many bytes by so many threads: of the nearest measured set that is no smaller (else the largest), and the
- * nearest measured number of threads that is no larger. 0: nothing was measured. */
+/* GB/s of a read of so many bytes by so many threads: of the nearest measured set that is no smaller (else the largest), and
+ * the nearest measured number of threads that is no larger. 0: nothing was measured. */
 double weir_machine_gb_s(const weir_machine *m, uint64_t bytes, int threads);
 /* The highest peak of a type over all ways to compute it, the number of threads chosen as above; 0: not measured. */
 double weir_machine_gop_s(const weir_machine *m, const char *type, int threads);

@@ -19,7 +19,7 @@ typedef struct wr_peak_loop {
 extern const wr_peak_loop wr_peak_loops[];
 extern const int wr_peak_loops_n;
 
-/* ---- machine_file.c: a kept result. Loading fills *m only with what was written for the same identity, whole and unchanged. */
+/* ---- machine_file.c: a kept result. Loading fills *m only with what was written for the same identity, whole. */
 void wr_machine_identify(weir_machine *m);
 bool wr_machine_load(const char *path, const weir_machine *identity, weir_machine *m);
 weir_status wr_machine_save(const char *path, const weir_machine *m);

@@ -1,7 +1,8 @@
 /* peaks.c: owns the loops that find the arithmetic peaks: one instruction over registers, nothing loaded or stored.
  *
  * A unit that takes 4 cycles for a result and starts one a cycle needs 4 sums in flight, two such units 8; ten leave a margin.
- * The operands pass through an empty asm, or a compiler would see that a product never changes and compute it once. Operands are 0 and sums start at 0: the time does not depend on values, and no sum can become a denormal or a NaN.
+ * The operands pass through an empty asm, or a compiler would see that a product never changes and compute it once. Operands
+ * are 0 and sums start at 0: the time does not depend on values, and no sum can become a denormal or a NaN.
  */
 #include "device/cpu/machine_i.h"
 
@@ -89,7 +90,8 @@ __attribute__((target("avx512f,avx512bf16"))) static void bf16_avx512(int64_t ro
 #undef STEP
 }
 
-/* As an instruction and not an intrinsic: clang 14 declares the intrinsics of FP16 only when the whole file is compiled for it. */
+/* As an instruction and not an intrinsic: clang 14 declares the intrinsics of FP16 only when the whole file is compiled for
+ * it. */
 __attribute__((target("avx512f,avx512bw,avx512fp16"))) static void fp16_avx512(int64_t rounds) {
   __m512i a = _mm512_setzero_si512(), b = a;
 #define STEP(s) __asm__ volatile("vfmadd231ph %2, %1, %0" : "+v"(s) : "v"(a), "v"(b))

@@ -1,9 +1,9 @@
 /* read.c: owns the plain read: every byte of some ranges, once, as fast as this machine loads them.
  *
- * It is the yardstick for kernels that stream weights, so it must be at least as good at reading as they are: the widest loads of
- * the machine (whatever WEIR_ISA asks of the kernels), eight accumulators so that nothing waits for a sum, and for parts larger
- * than the private caches a prefetch into L2 some 16 KB ahead, past the end of the page where the hardware's own prefetch stops.
- * Inside the caches that prefetch would cost a third of the load slots, hence the two kinds.
+ * It is the yardstick for kernels that stream weights, so it must be at least as good at reading as they are: the widest loads
+ * of the machine (whatever WEIR_ISA asks of the kernels), eight accumulators so that nothing waits for a sum, and for parts
+ * larger than the private caches a prefetch into L2 some 16 KB ahead, past the end of the page where the hardware's own
+ * prefetch stops. Inside the caches that prefetch would cost a third of the load slots, hence the two kinds.
  *
  * Each thread reads the part of every range that a kernel's thread begins with: [bytes*tid/n, bytes*(tid+1)/n), in whole cache
  * lines that lie inside the range; the few bytes outside of them are neither read nor counted.
@@ -21,8 +21,8 @@
 /* Reads whole lines; returns a value that depends on all of them. `ahead`: 0, or how far to prefetch. */
 typedef uint64_t (*read_fn)(const uint8_t *p, size_t lines, size_t ahead);
 
-/* The loop for one vector type: eight vectors a turn, an accumulator each, then the last lines. Accumulators are variables, not an
- * array: compilers keep an array's elements in memory, or copy them around, in just the loops where that costs most. */
+/* The loop for one vector type: eight vectors a turn, an accumulator each, then the last lines. Accumulators are variables, not
+ * an array: compilers keep an array's elements in memory, or copy them around, in just the loops where that costs most. */
 #define READ_LOOP(vector, zero, load, mix, fold) \
   enum { BLOCK_LINES = (int)(8 * sizeof(vector) / LINE), LINE_VECTORS = (int)(LINE / sizeof(vector)) }; \
   vector a0 = zero, a1 = zero, a2 = zero, a3 = zero, a4 = zero, a5 = zero, a6 = zero, a7 = zero; \
@@ -67,7 +67,8 @@ __attribute__((target("avx2"))) static uint64_t read_avx2(const uint8_t *p, size
   return ahead ? read_256(p, lines, AHEAD) : read_256(p, lines, 0);
 }
 #define FOLD_512(a) ((uint64_t)_mm512_reduce_add_epi64(a))
-static inline __attribute__((always_inline, target("avx512f"))) uint64_t read_512(const uint8_t *p, size_t lines, size_t ahead) {
+static inline __attribute__((always_inline, target("avx512f"))) uint64_t
+read_512(const uint8_t *p, size_t lines, size_t ahead) {
   READ_LOOP(__m512i, _mm512_setzero_si512(), _mm512_load_si512, _mm512_xor_si512, FOLD_512)
 }
 __attribute__((target("avx512f"))) static uint64_t read_avx512(const uint8_t *p, size_t lines, size_t ahead) {
