@@ -1,16 +1,16 @@
 /* text: between bytes and token ids. Tokenizers as GGUF files carry them, streams that never cut a character, ChatML.
  *
  * Two kinds, by tokenizer.ggml.model: "gpt2", byte-level BPE with ranked merges over words that a pre-tokenizer cuts
- * (tokenizer.ggml.pre: the rows of pretok.def), and "llama", SentencePiece's BPE with scores and byte fallback. Any other model or
- * pre-tokenizer, or a gpt2 file without one, is refused by name: a near miss would give wrong ids in silence.
+ * (tokenizer.ggml.pre: the rows of pretok.def), and "llama", SentencePiece's BPE with scores and byte fallback. Any other model
+ * or pre-tokenizer, or a gpt2 file without one, is refused by name: a near miss would give wrong ids in silence.
  *
- * Text is bytes with a length: NUL is a byte like any other, nothing is normalised, and what was encoded decodes to the same bytes.
+ * Text is bytes with a length: NUL is a byte like any other, nothing is normalised, and what was encoded decodes to the same.
  * - Invalid UTF-8 is not an error: each stretch of it is a word of its own, of byte tokens.
  * - A byte that the vocabulary has no token for is an error that names it and its offset, unless WR_TEXT_LOSSY.
  * - One exception: a SentencePiece vocabulary has one token for a space and U+2581, so U+2581 comes back as a space.
  * - Some vocabularies put a space before text that begins or follows a special token. Encoding adds it, decoding takes it away.
  *
- * Text never makes a control token (WR_TOKEN_CONTROL, _UNKNOWN, _BYTE) unless the caller says WR_TEXT_PARSE_SPECIAL, whatever the
+ * Text never makes a control token (WR_TOKEN_CONTROL, _UNKNOWN) unless the caller says WR_TEXT_PARSE_SPECIAL, whatever the
  * vocabulary's merges say. Tokens of type USER_DEFINED are part of text, as their makers meant them, and are always found.
  *
  * A tokenizer is immutable: any number of threads may use one. Calls take time and memory linear in the text (n log n for one
@@ -71,8 +71,9 @@ typedef struct wr_special_ids {
 const wr_special_ids *wr_tokenizer_special(const wr_tokenizer *t);
 bool wr_token_is_end(const wr_tokenizer *t, int32_t id);   /* false for ids out of range too */
 wr_token_type wr_token_type_of(const wr_tokenizer *t, int32_t id); /* UNDEFINED for ids out of range */
-wr_gguf_text wr_token_text(const wr_tokenizer *t, int32_t id);     /* as the vocabulary spells it ("Ġthe", "▁the"); {NULL, 0} out of range */
-int32_t wr_token_find(const wr_tokenizer *t, const char *text, size_t n); /* by that spelling, of any type but BYTE; WR_NO_TOKEN */
+/* As the vocabulary spells it ("Ġthe", "▁the"); {NULL, 0} for ids out of range. */
+wr_gguf_text wr_token_text(const wr_tokenizer *t, int32_t id);
+int32_t wr_token_find(const wr_tokenizer *t, const char *text, size_t n); /* by spelling, of any type but BYTE; WR_NO_TOKEN */
 
 /* ---- encode and decode. Flags: */
 #define WR_TEXT_ADD_SPECIAL 1u   /* encode: BOS before and EOS after, where the vocabulary says so */
@@ -90,8 +91,9 @@ void wr_ids_free(wr_ids *ids);
 weir_status wr_encode(const wr_tokenizer *t, const char *text, size_t n, unsigned flags, wr_ids *out);
 weir_status wr_decode(const wr_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, wr_str *out);
 
-/* ---- stream: ids come one at a time, whole characters go out. What put and flush append, together, is what wr_decode gives for all
- * the ids. Up to three bytes that begin a UTF-8 sequence are held back until it is complete or broken; invalid bytes pass unchanged. */
+/* ---- stream: ids come one at a time, whole characters go out. What put and flush append, together, is what wr_decode gives
+ * for all the ids. Up to three bytes that begin a UTF-8 sequence are held back until it is complete or broken; invalid bytes
+ * pass unchanged. Text that continues a prompt: put the prompt's ids first and forget what they give. */
 typedef struct wr_text_stream {
   const wr_tokenizer *tokenizer;
   unsigned flags;              /* WR_TEXT_KEEP_SPECIAL, WR_TEXT_CONTINUES */
