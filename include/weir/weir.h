@@ -404,6 +404,87 @@ weir_status weir_plan_model(weir_context *ctx, const char *path, const weir_plan
 void weir_plan_free(weir_plan *p);                        /* NULL allowed */
 size_t weir_plan_print(const weir_plan *p, char *out, size_t cap); /* one screen; as snprintf */
 
+/* -------------------------------------------------------------------------------------------------------------- machine
+ * What this machine can do, measured by plain loops that do nothing else: read bandwidth from L1 to memory, arithmetic peaks,
+ * the cost of a barrier, the disk. The result is kept in the cache folder ("machine-<hash of the identity>.txt") and used for
+ * predictions; the limit of a run is measured in that run. Numbers are the best of several tries: other load makes them too
+ * low. */
+
+enum { WEIR_MACHINE_READS = 128, WEIR_MACHINE_PEAKS = 96, WEIR_MACHINE_BARRIERS = 16 };
+
+typedef struct weir_machine_read {
+  uint64_t bytes;          /* working set of all threads together, each with its own part, read again and again */
+  int threads;
+  double gb_s;             /* 10^9 bytes a second, all threads together */
+} weir_machine_read;
+
+typedef struct weir_machine_peak {
+  char type[8];            /* "fp32", "fp16", "bf16", "int8": of the factors; sums are fp32, fp16, fp32, int32 */
+  char how[16];            /* the instruction: "fma 512", "vnni 512", "maddubs 256", … */
+  int threads;
+  double gop_s;            /* 10^9 operations a second, a multiply and an add being two, all threads together */
+} weir_machine_peak;
+
+typedef struct weir_machine_barrier {
+  int threads;
+  double best_ns, median_ns;
+} weir_machine_barrier;
+
+typedef struct weir_machine {
+  char cpu[64], kernel[80]; /* identity, with isa, cpus, threads, memory_bytes: a result of another machine is not used */
+  char isa[16], features[48]; /* "avx512", "fp16 bf16 amx" ("" for none) */
+  int cpus, threads;       /* logical CPUs; threads that weir would use */
+  uint64_t memory_bytes, l1d_bytes, l2_bytes, l3_bytes; /* caches: one instance each, 0: unknown */
+  int64_t date;            /* when it was measured, seconds since 1970 */
+  bool quick;              /* by the quick mode: fewer sets and tries */
+  bool cached;             /* read from the cache folder, not measured by this call */
+  size_t n_reads, n_peaks, n_barriers;
+  weir_machine_read reads[WEIR_MACHINE_READS];      /* by threads, then by bytes, ascending */
+  weir_machine_peak peaks[WEIR_MACHINE_PEAKS];
+  weir_machine_barrier barriers[WEIR_MACHINE_BARRIERS];
+  double disk_gb_s;        /* sequential read of a new file in the cache folder; 0: not measured (quick, no folder, tmpfs) */
+} weir_machine;
+
+typedef struct weir_machine_options {
+  bool quick;              /* about 1 s instead of 5 to 10; a kept full result is as good */
+  bool refresh;            /* measure even if a result is kept */
+  bool no_cache;           /* neither look for a kept result nor keep this one */
+  int threads;             /* measure 1 … threads; 0: the default number. Another number than that is never kept */
+  int (*progress)(void *user, const char *what, double done); /* done: 0 … 1; not 0 back: ESTOPPED. May be NULL */
+  void *user;
+} weir_machine_options;
+/* A kept result of this machine, or a new one. EUSAGE, ENOMEM, ESTOPPED; a cache folder that fails is only logged. *out is
+ * large (about 8 KB) and belongs to the caller; nothing in it needs freeing. */
+weir_status weir_machine_measure(const weir_machine_options *options, weir_machine *out);
+/* GB/s of a read of so many bytes by so many threads: of the nearest measured set that is no smaller (else the largest), and
+ * the nearest measured number of threads that is no larger. 0: nothing was measured. */
+double weir_machine_gb_s(const weir_machine *m, uint64_t bytes, int threads);
+/* The highest peak of a type over all ways to compute it, the number of threads chosen as above; 0: not measured. */
+double weir_machine_gop_s(const weir_machine *m, const char *type, int threads);
+/* A table for people; as snprintf: at most cap bytes with the NUL, returns the length of the whole text. */
+size_t weir_machine_print(const weir_machine *m, char *out, size_t cap);
+
+/* ---------------------------------------------------------------------------------------------------------------- bench
+ * Every kernel row over its own test shapes marked for timing, against what this machine allows: the bound of a call is the longer of its bytes
+ * at the measured bandwidth for its working set and its operations at the measured peak. */
+
+typedef struct weir_bench_row {
+  const char *name, *shape; /* kernel, and the case's keys; valid during the callback */
+  double us, bytes, flop;   /* of one call: best of the repeats; bytes and operations by the op's cost rule */
+  double gb_s, gflop_s;
+  double peak;              /* of the bound that is the nearer: GB/s if bound_by_bytes, else 10^9 operations a second */
+  bool bound_by_bytes;
+  double share;             /* time at the bound / us. Above 1: faster than a plain read of that size, or a measuring error */
+} weir_bench_row;
+typedef struct weir_bench_options {
+  const char *only;         /* part of "kernel | case"; NULL: all */
+  int reps;                 /* 0: 5 */
+  double seconds;           /* least time of one repeat; 0: 0.05 */
+} weir_bench_options;
+typedef int (*weir_bench_fn)(void *user, const weir_bench_row *row); /* not 0: ESTOPPED */
+/* `machine` are the peaks to hold the kernels against. On the null device EUNSUPPORTED. */
+weir_status weir_bench_ops(weir_context *ctx, const weir_machine *machine, const weir_bench_options *options, weir_bench_fn fn, void *user);
+
 /* --------------------------------------------------------------------------------------------------------------- files
  * What a model file holds, from its header alone: no weight is read, no architecture is checked. GGUF, versions 2 and 3; a split model
  * is opened by any of its parts. What is text in here comes from strangers: bytes, not escaped and not proved UTF-8 unless said so. */

@@ -3,7 +3,7 @@
 #define WR_MACHINE_I_H
 
 #include "device/cpu/cpu.h"
-#include "device/cpu/machine.h"
+#include "weir/weir.h"
 
 /* ---- read.c: one sample of a plain read; bytes per second, 0: nothing to read */
 typedef enum wr_read_kind { WR_READ_PLAIN, WR_READ_PREFETCH } wr_read_kind;
