@@ -12,10 +12,8 @@
 
 enum { SUMS = 10 };
 
-static volatile int sink;
-
 /* `step(sum)` ten times a turn. Sums are variables: see read.c. */
-#define PEAK_LOOP(vector, zero, a, b, step, fold) \
+#define PEAK_LOOP(vector, zero, a, b, step) \
   vector s0 = zero, s1 = s0, s2 = s0, s3 = s0, s4 = s0, s5 = s0, s6 = s0, s7 = s0, s8 = s0, s9 = s0; \
   for (int64_t i = 0; i < rounds; i++) { \
     __asm__ volatile("" : "+x"(a), "+x"(b)); \
@@ -31,27 +29,23 @@ static volatile int sink;
     step(s9); \
     __asm__ volatile("" : "+x"(s0), "+x"(s1), "+x"(s2), "+x"(s3), "+x"(s4)); \
     __asm__ volatile("" : "+x"(s5), "+x"(s6), "+x"(s7), "+x"(s8), "+x"(s9)); \
-  } \
-  sink = fold(s0) + fold(s1) + fold(s2) + fold(s3) + fold(s4) + fold(s5) + fold(s6) + fold(s7) + fold(s8) + fold(s9);
+  }
 
 #if defined(__x86_64__)
 
-#define FOLD_PS128(v) ((int)_mm_cvtss_f32(v))
 static void fp32_generic(int64_t rounds) {
   __m128 a = _mm_setzero_ps(), b = a;
 #define STEP(s) \
   __asm__ volatile("" : "+x"(a)); \
   s = _mm_add_ps(s, _mm_mul_ps(a, b))
-  PEAK_LOOP(__m128, _mm_setzero_ps(), a, b, STEP, FOLD_PS128)
+  PEAK_LOOP(__m128, _mm_setzero_ps(), a, b, STEP)
 #undef STEP
 }
 
-#define FOLD_PS256(v) ((int)_mm_cvtss_f32(_mm256_castps256_ps128(v)))
-#define FOLD_SI256(v) (_mm_cvtsi128_si32(_mm256_castsi256_si128(v)))
 __attribute__((target("avx2,fma"))) static void fp32_avx2(int64_t rounds) {
   __m256 a = _mm256_setzero_ps(), b = a;
 #define STEP(s) s = _mm256_fmadd_ps(a, b, s)
-  PEAK_LOOP(__m256, _mm256_setzero_ps(), a, b, STEP, FOLD_PS256)
+  PEAK_LOOP(__m256, _mm256_setzero_ps(), a, b, STEP)
 #undef STEP
 }
 
@@ -62,31 +56,29 @@ __attribute__((target("avx2"))) static void int8_avx2(int64_t rounds) {
 #define STEP(s) \
   __asm__ volatile("" : "+x"(a)); \
   s = _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones))
-  PEAK_LOOP(__m256i, _mm256_setzero_si256(), a, b, STEP, FOLD_SI256)
+  PEAK_LOOP(__m256i, _mm256_setzero_si256(), a, b, STEP)
 #undef STEP
 }
 
 /* "x" in the empty asm names 16 of the 32 registers: enough for twelve variables, and understood at every level */
-#define FOLD_PS512(v) ((int)_mm_cvtss_f32(_mm512_castps512_ps128(v)))
-#define FOLD_SI512(v) (_mm_cvtsi128_si32(_mm512_castsi512_si128(v)))
 __attribute__((target("avx512f"))) static void fp32_avx512(int64_t rounds) {
   __m512 a = _mm512_setzero_ps(), b = a;
 #define STEP(s) s = _mm512_fmadd_ps(a, b, s)
-  PEAK_LOOP(__m512, _mm512_setzero_ps(), a, b, STEP, FOLD_PS512)
+  PEAK_LOOP(__m512, _mm512_setzero_ps(), a, b, STEP)
 #undef STEP
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) static void int8_avx512(int64_t rounds) {
   __m512i a = _mm512_setzero_si512(), b = a;
 #define STEP(s) s = _mm512_dpbusd_epi32(s, a, b)
-  PEAK_LOOP(__m512i, _mm512_setzero_si512(), a, b, STEP, FOLD_SI512)
+  PEAK_LOOP(__m512i, _mm512_setzero_si512(), a, b, STEP)
 #undef STEP
 }
 
 __attribute__((target("avx512f,avx512bf16"))) static void bf16_avx512(int64_t rounds) {
   __m512i a = _mm512_setzero_si512(), b = a;
 #define STEP(s) s = _mm512_dpbf16_ps(s, (__m512bh)a, (__m512bh)b)
-  PEAK_LOOP(__m512, _mm512_setzero_ps(), a, b, STEP, FOLD_PS512)
+  PEAK_LOOP(__m512, _mm512_setzero_ps(), a, b, STEP)
 #undef STEP
 }
 
@@ -95,7 +87,7 @@ __attribute__((target("avx512f,avx512bf16"))) static void bf16_avx512(int64_t ro
 __attribute__((target("avx512f,avx512bw,avx512fp16"))) static void fp16_avx512(int64_t rounds) {
   __m512i a = _mm512_setzero_si512(), b = a;
 #define STEP(s) __asm__ volatile("vfmadd231ph %2, %1, %0" : "+v"(s) : "v"(a), "v"(b))
-  PEAK_LOOP(__m512i, _mm512_setzero_si512(), a, b, STEP, FOLD_SI512)
+  PEAK_LOOP(__m512i, _mm512_setzero_si512(), a, b, STEP)
 #undef STEP
 }
 
@@ -117,12 +109,9 @@ static void fp32_generic(int64_t rounds) {
   v4 a = {0}, b = {0}, s[SUMS] = {{0}};
   for (int64_t i = 0; i < rounds; i++)
     for (int k = 0; k < SUMS; k++) {
-      __asm__ volatile("" : "+m"(a), "+m"(b));
       s[k] += a * b;
+      __asm__ volatile("" : "+m"(a), "+m"(s[k]));
     }
-  float sum = 0;
-  for (int k = 0; k < SUMS; k++) sum += s[k][0];
-  sink = (int)sum;
 }
 
 const wr_peak_loop wr_peak_loops[] = {{"fp32", "mul add 128", WR_ISA_GENERIC, SUMS * 4 * 2, fp32_generic}};
