@@ -121,6 +121,64 @@ static void known_pairs(void) {
   FOR_VOCABS(v) pairs_of(all_vocabs[i_], v.t);
 }
 
+/* tests/golden/vocab.txt, made by tools/oracle/vocab.py: a line "text HEX", then lines "VOCABULARY PRE-TOKENIZER ID…". */
+enum { MAX_WITNESSES = 8 };
+typedef struct witness { char name[64]; wr_gguf *g; wr_tokenizer *t; } witness;
+
+static wr_tokenizer *witness_of(witness w[MAX_WITNESSES], const char *model, const char *pre) {
+  char name[64], path[256];
+  int i = 0;
+  snprintf(name, sizeof name, "%s %s", model, pre);
+  for (; i < MAX_WITNESSES && w[i].t; i++)
+    if (strcmp(w[i].name, name) == 0) return w[i].t;
+  if (i == MAX_WITNESSES) return NULL;
+  snprintf(path, sizeof path, VOCABS "%s.gguf", model);
+  memcpy(w[i].name, name, sizeof name);
+  if (wr_gguf_open(path, NULL, &w[i].g) != WEIR_OK) return NULL;
+  wr_vocab_source src;
+  if (!CHECK(wr_vocab_source_read(w[i].g, &src) == WEIR_OK)) return NULL;
+  if (strcmp(pre, "-") != 0) src.pre = (wr_gguf_text){pre, strlen(pre)}; /* the same merges under another pre-tokenizer */
+  CHECK_MSG(wr_tokenizer_open(&src, &w[i].t) == WEIR_OK, "%s", weir_last_error());
+  wr_vocab_source_free(&src);
+  return w[i].t;
+}
+
+static size_t from_hex(const char *hex, char *out) {
+  size_t n = 0;
+  for (unsigned byte; sscanf(hex + 2 * n, "%2x", &byte) == 1; n++) out[n] = (char)byte;
+  return n;
+}
+
+static void golden_ids(void) {
+  char *file, text[4096];
+  size_t n_file, n_text = 0, count = 0;
+  witness w[MAX_WITNESSES] = {0};
+  vocab v;
+  if (!open_vocab("gpt-2", &v)) SKIP("../shared/data/vocab is not there");
+  close_vocab(&v);
+  REQUIRE(wr_file_read("tests/golden/vocab.txt", 1 << 20, &file, &n_file) == WEIR_OK);
+  char *save_line = NULL;
+  for (char *line = strtok_r(file, "\n", &save_line); line; line = strtok_r(NULL, "\n", &save_line)) {
+    if (line[0] == '#') continue;
+    char *save = NULL, *first = strtok_r(line, " ", &save), *second = strtok_r(NULL, " ", &save);
+    if (!first || !second) continue;
+    if (strcmp(first, "text") == 0) {
+      n_text = from_hex(second, text);
+      continue;
+    }
+    wr_ids want = {0};
+    for (char *word; (word = strtok_r(NULL, " ", &save)) != NULL;) CHECK(wr_ids_put(&want, (int32_t)strtol(word, NULL, 36)) == WEIR_OK);
+    wr_tokenizer *t = witness_of(w, first, second);
+    if (!CHECK_MSG(t != NULL, "no tokenizer %s %s", first, second)) break;
+    check_ids(t, text, n_text, &want);
+    count++;
+    wr_ids_free(&want);
+  }
+  CHECK_MSG(count > 1000, "only %zu comparisons", count);
+  for (int i = 0; i < MAX_WITNESSES; i++) wr_tokenizer_close(w[i].t), wr_gguf_close(w[i].g);
+  wr_free(file);
+}
+
 static void unknown_pretokenizers_are_refused_by_name(void) {
   static const char *const names[] = {"starcoder", "falcon", "deepseek-llm"};
   for (size_t i = 0; i < WR_ARRAY_LEN(names); i++) {
@@ -339,6 +397,6 @@ static void one_long_word(void) {
   weir_set_hooks(NULL);
 }
 
-TEST_MAIN("text", TEST(known_pairs), TEST(unknown_pretokenizers_are_refused_by_name), TEST(text_comes_back),
+TEST_MAIN("text", TEST(known_pairs), TEST(golden_ids), TEST(unknown_pretokenizers_are_refused_by_name), TEST(text_comes_back),
           TEST(invalid_utf8_comes_back), TEST(text_makes_no_control_token), TEST(special_ids), TEST(chat_cannot_be_forged),
           TEST(one_long_word))
