@@ -382,6 +382,7 @@ static void refuses_tensors(void) {
       {16, UINT64_MAX, 0, 0, WEIR_EFORMAT, "more elements than 2^63"},
       {1ull << 63, 1, 0, 0, WEIR_EFORMAT, "more elements than 2^63"},
       {1ull << 31, 1ull << 31, 0, 0, WEIR_EFORMAT, "more than 2^63 bytes"},
+      {1ull << 31, 1ull << 30, 0, 0, WEIR_EFORMAT, "more than 2^63 bytes"},
       {1ull << 20, 1ull << 40, 0, 0, WEIR_EFORMAT, "shorter than its header says (need "},
       {4, 4, 4, 0, WEIR_EUNSUPPORTED, "tensor type 4 "},
       {4, 4, 38, 0, WEIR_EUNSUPPORTED, "tensor type 38 "},
@@ -501,6 +502,7 @@ static void lookup_sentences(void) {
   CHECK_HAS(weir_last_error(), "'tiny.block_count' is the uint32 2, wanted 3 to 99");
   CHECK_EQ_INT(wr_gguf_get_int(g, "big", true, 0, INT64_MAX, &v), WEIR_EFORMAT);
   CHECK_HAS(weir_last_error(), "the uint64 18446744073709551615, wanted 0 or more");
+  CHECK_EQ_INT(wr_gguf_get_int(g, "big", true, -10, 10, &v), WEIR_EFORMAT); /* not -1 */
   CHECK_EQ_INT(wr_gguf_get_int(g, "negative", true, 0, INT64_MAX, &v), WEIR_EFORMAT);
   CHECK_HAS(weir_last_error(), "the int32 -5");
   CHECK_EQ_INT(wr_gguf_get_int(g, "general.name", true, 0, 1, &v), WEIR_EFORMAT);
@@ -599,6 +601,11 @@ static void split_models(void) {
   save_part(in_temp("other"), (part_spec){0, 3, 3, "a", NULL});
   wr_gguf *g = NULL;
   CHECK_EQ_INT(wr_gguf_open(in_temp("other"), NULL, &g), WEIR_EFORMAT);
+  char cwd[4096], *shorter = NULL;
+  REQUIRE(getcwd(cwd, sizeof cwd) && chdir(temp_dir()) == 0 && (shorter = strdup("other"))); /* a name shorter than the suffix */
+  CHECK_EQ_INT(wr_gguf_open(shorter, NULL, &g), WEIR_EFORMAT);
+  free(shorter);
+  REQUIRE(chdir(cwd) == 0);
   save_part(in_temp("one"), (part_spec){0, 1, 1, "a", NULL});
   CHECK_EQ_INT(wr_gguf_open(in_temp("one"), NULL, &g), WEIR_OK);
   wr_gguf_close(g);
