@@ -23,7 +23,7 @@
 #define PREFETCH_FROM ((size_t)1 << 20) /* sets from here on are also tried with prefetch */
 #define SAMPLE_BYTES ((size_t)8 << 20)  /* small sets are read over and over until a sample has so many bytes */
 #define PEAK_SAMPLE_OPS 5e7             /* operations of one thread in a sample: some milliseconds at most */
-#define BARRIER_ROUNDS 200
+#define BARRIER_ROUNDS 64
 #define DISK_BYTES ((size_t)128 << 20)
 #define DISK_BLOCK ((size_t)4 << 20)
 #define FS_RAMFS 0x858458f6
@@ -136,7 +136,7 @@ static weir_status measure_peaks(measuring *k, int threads, uint32_t isa) {
 
 typedef struct barrier_run {
   wr_team *team;
-  double ns[100];
+  double ns[300];
   int n;
 } barrier_run;
 
@@ -159,7 +159,7 @@ static weir_status measure_barrier(measuring *k, int threads) {
   weir_machine *m = k->m;
   if (threads < 2 || m->n_barriers == WEIR_MACHINE_BARRIERS) return WEIR_OK;
   WR_TRY(tell(k, "barrier"));
-  barrier_run r = {.team = k->team, .n = k->options->quick ? 20 : (int)WR_ARRAY_LEN(r.ns)};
+  barrier_run r = {.team = k->team, .n = k->options->quick ? 60 : (int)WR_ARRAY_LEN(r.ns)};
   wr_team_run(k->team, run_barriers, &r);
   qsort(r.ns, (size_t)r.n, sizeof r.ns[0], by_value);
   m->barriers[m->n_barriers++] = (weir_machine_barrier){threads, r.ns[0], r.ns[r.n / 2]};
@@ -178,7 +178,8 @@ static double read_disk(int fd, void *block) {
     if (got == 0) break;
     total += (size_t)got;
   }
-  return total < DISK_BYTES ? 0 : (double)total / (double)WR_MAX(clock_ns() - began, (uint64_t)1);
+  uint64_t ns = clock_ns() - began;
+  return total < DISK_BYTES || ns == 0 ? 0 : (double)total / (double)ns;
 }
 
 /* GB/s, or 0 when there is no disk to measure; that is no failure. */
@@ -200,7 +201,8 @@ static double measure_disk(const char *folder, void *block) {
   if (written && fsync(out) == 0)
     for (int i = 0; i < 2; i++) {
       posix_fadvise(out, 0, 0, POSIX_FADV_DONTNEED);
-      if (lseek(in, 0, SEEK_SET) == 0) best = WR_MAX(best, read_disk(in, block));
+      double rate = lseek(in, 0, SEEK_SET) == 0 ? read_disk(in, block) : 0;
+      best = WR_MAX(best, rate);
     }
   if (in >= 0) close(in);
   close(out);
@@ -359,9 +361,9 @@ size_t weir_machine_print(const weir_machine *m, char *out, size_t cap) {
     wr_size_text(a, m->reads[i].bytes);
     wr_str_printf(&s, "%-15s %7d %9.1f\n", a, m->reads[i].threads, m->reads[i].gb_s);
   }
-  wr_str_puts(&s, "\npeak            threads     Gop/s\n");
+  wr_str_puts(&s, "\npeak             threads     Gop/s\n");
   for (size_t i = 0; i < m->n_peaks; i++)
-    wr_str_printf(&s, "%-4s %-10s %7d %9.0f\n", m->peaks[i].type, m->peaks[i].how, m->peaks[i].threads, m->peaks[i].gop_s);
+    wr_str_printf(&s, "%-4s %-11s %7d %9.0f\n", m->peaks[i].type, m->peaks[i].how, m->peaks[i].threads, m->peaks[i].gop_s);
   for (size_t i = 0; i < m->n_barriers; i++)
     wr_str_printf(&s, "\nbarrier of %d threads: %.0f ns (median %.0f)", m->barriers[i].threads, m->barriers[i].best_ns,
                   m->barriers[i].median_ns);
