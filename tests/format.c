@@ -602,7 +602,8 @@ static void split_models(void) {
   wr_gguf *g = NULL;
   CHECK_EQ_INT(wr_gguf_open(in_temp("other"), NULL, &g), WEIR_EFORMAT);
   char cwd[4096], *shorter = NULL;
-  REQUIRE(getcwd(cwd, sizeof cwd) && chdir(temp_dir()) == 0 && (shorter = strdup("other"))); /* a name shorter than the suffix */
+  /* a name shorter than the suffix */
+  REQUIRE(getcwd(cwd, sizeof cwd) && chdir(temp_dir()) == 0 && (shorter = strdup("other")));
   CHECK_EQ_INT(wr_gguf_open(shorter, NULL, &g), WEIR_EFORMAT);
   free(shorter);
   REQUIRE(chdir(cwd) == 0);
@@ -774,9 +775,24 @@ static void shared_cases(void) {
   CHECK(n > 50);
 }
 
+/* SmolLM2-135M-Instruct in Q4_1, as its makers describe it. */
+static void real_model(void) {
+  const char *path = getenv("WEIR_TEST_MODEL");
+  weir_file *f = NULL;
+  weir_file_info info;
+  if (!path) SKIP("WEIR_TEST_MODEL is not set");
+  REQUIRE(weir_file_open(path, NULL, &f) == WEIR_OK);
+  weir_file_get_info(f, &info);
+  CHECK(info.layers == 30 && info.width == 576 && info.ff == 1536 && info.heads == 9 && info.kv_heads == 3);
+  CHECK(info.vocab == 49152 && info.trained_tok == 8192 && info.n_tensors == 272);
+  CHECK_EQ_INT(info.parameters, 134515008);
+  CHECK(info.tensor_bytes < info.file_bytes);
+  weir_file_close(f);
+}
+
 static void remove_temp(void) { rmdir(temp_dir()); }
 
 TEST_MAIN("format", TEST(type_tables), TEST(round_trip), TEST(copy_is_equal), TEST(writer_refuses), TEST(refuses_headers),
           TEST(refuses_metadata), TEST(refuses_tensors), TEST(cut_and_flipped), TEST(many_entries), TEST(lookup_sentences),
           TEST(split_models), TEST(nth_allocation_fails), TEST(large_and_sparse), TEST(public_api), TEST(shared_cases),
-          TEST(remove_temp))
+          TEST(real_model), TEST(remove_temp))

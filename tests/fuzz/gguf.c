@@ -1,5 +1,5 @@
-/* Fuzz target: the bytes are a GGUF file. Opened in memory and through the public API; whatever opens is read in full, so that a range
- * that lies outside the bytes is seen by the address sanitizer. */
+/* Fuzz target: the bytes are a GGUF file. Opened in memory and through the public API; whatever opens is read in full, so that
+ * a range that lies outside the bytes is seen by the address sanitizer. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
