@@ -90,7 +90,8 @@ typedef struct wr_trial {
   const wr_op *op;
   wr_call call;
   wr_trial_arg args[WR_MAX_ARGS];
-  void *scratch;
+  void *scratch;                 /* with its guards; the call may be changed between resets, these two not */
+  size_t scratch_total;
   wr_cost cost;
 } wr_trial;
 

@@ -16,7 +16,9 @@
 
 #include "ops/copy/copy.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/embed/embed.h"
 #include "ops/loss/loss.h"
+#include "ops/matmul/matmul.h"
 #include "ops/norm/norm.h"
 #include "ops/optim/optim.h"
 #include "ops/rnn/rnn.h"

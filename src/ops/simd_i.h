@@ -75,9 +75,12 @@ WR_INLINE v16i v16i_add(v16i a, v16i b) { return _mm512_add_epi32(a, b); }
 WR_INLINE v16i v16i_sub(v16i a, v16i b) { return _mm512_sub_epi32(a, b); }
 WR_INLINE v16i v16i_and(v16i a, v16i b) { return _mm512_and_si512(a, b); }
 WR_INLINE v16i v16i_or(v16i a, v16i b) { return _mm512_or_si512(a, b); }
-#define v16i_shl(a, n) _mm512_slli_epi32(a, n)  /* n constant */
-#define v16i_shr(a, n) _mm512_srli_epi32(a, n)  /* unsigned */
-#define v16i_sar(a, n) _mm512_srai_epi32(a, n)  /* signed */
+WR_INLINE v16i v16i_max(v16i a, v16i b) { return _mm512_max_epi32(a, b); }
+WR_INLINE int32_t v16i_hmax(v16i a) { return _mm512_reduce_max_epi32(a); }
+WR_INLINE int32_t v16i_sum(v16i a) { return _mm512_reduce_add_epi32(a); }
+#define v16i_shl(a, n) _mm512_slli_epi32(a, (unsigned)(n)) /* n constant */
+#define v16i_shr(a, n) _mm512_srli_epi32(a, (unsigned)(n)) /* unsigned */
+#define v16i_sar(a, n) _mm512_srai_epi32(a, (unsigned)(n)) /* signed */
 WR_INLINE v16 v16_from_i32(v16i a) { return _mm512_cvtepi32_ps(a); }
 WR_INLINE v16i v16_round_i32(v16 a) { return _mm512_cvtps_epi32(a); }
 WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) { return _mm512_dpbusd_epi32(acc, u8, s8); }
@@ -174,6 +177,19 @@ WR_INLINE v16i v16i_add(v16i x, v16i y) { return WR_V16I(_mm256_add_epi32(x.a, y
 WR_INLINE v16i v16i_sub(v16i x, v16i y) { return WR_V16I(_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)); }
 WR_INLINE v16i v16i_and(v16i x, v16i y) { return WR_V16I(_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)); }
 WR_INLINE v16i v16i_or(v16i x, v16i y) { return WR_V16I(_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)); }
+WR_INLINE v16i v16i_max(v16i x, v16i y) { return WR_V16I(_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)); }
+WR_INLINE int32_t v16i_hmax(v16i x) {
+  __m256i b = _mm256_max_epi32(x.a, x.b);
+  __m128i c = _mm_max_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+  c = _mm_max_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+  return _mm_cvtsi128_si32(_mm_max_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
+WR_INLINE int32_t v16i_sum(v16i x) {
+  __m256i b = _mm256_add_epi32(x.a, x.b);
+  __m128i c = _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+  c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(c, _mm_shuffle_epi32(c, 0xb1)));
+}
 WR_INLINE v16i v16i_shl(v16i x, int n) { return WR_V16I(_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n)); }
 WR_INLINE v16i v16i_shr(v16i x, int n) { return WR_V16I(_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n)); }
 WR_INLINE v16i v16i_sar(v16i x, int n) { return WR_V16I(_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)); }
@@ -289,6 +305,20 @@ WR_INLINE v16i v16i_add(v16i a, v16i b) { return (v16i)((wr_v16u)a + (wr_v16u)b)
 WR_INLINE v16i v16i_sub(v16i a, v16i b) { return (v16i)((wr_v16u)a - (wr_v16u)b); }
 WR_INLINE v16i v16i_and(v16i a, v16i b) { return a & b; }
 WR_INLINE v16i v16i_or(v16i a, v16i b) { return a | b; }
+WR_INLINE v16i v16i_max(v16i a, v16i b) {
+  v16i m = a > b;
+  return (a & m) | (b & ~m);
+}
+WR_INLINE int32_t v16i_hmax(v16i a) {
+  int32_t m = a[0];
+  for (int i = 1; i < 16; i++) m = a[i] > m ? a[i] : m;
+  return m;
+}
+WR_INLINE int32_t v16i_sum(v16i a) {
+  uint32_t s = 0;
+  for (int i = 0; i < 16; i++) s += (uint32_t)a[i];
+  return (int32_t)s;
+}
 WR_INLINE v16i v16i_shl(v16i a, int n) { return (v16i)((wr_v16u)a << (uint32_t)n); }
 WR_INLINE v16i v16i_shr(v16i a, int n) { return (v16i)((wr_v16u)a >> (uint32_t)n); }
 WR_INLINE v16i v16i_sar(v16i a, int n) { return a >> n; }

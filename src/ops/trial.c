@@ -69,7 +69,7 @@ void wr_trial_close(wr_trial *t) {
     wr_free(t->args[i].pristine);
     t->args[i] = (wr_trial_arg){0};
   }
-  wr_pages_free(t->scratch, t->scratch ? t->call.scratch_bytes + 2 * WR_TRIAL_GUARD : 0);
+  wr_pages_free(t->scratch, t->scratch ? t->scratch_total : 0);
   t->scratch = NULL;
   wr_program_free(&t->program);
 }
@@ -82,12 +82,12 @@ weir_status wr_trial_reset(wr_trial *t, const wr_row *row, int n_threads) {
     else memset(a->base + WR_TRIAL_GUARD, NAN_BYTE, a->bytes);
     set_guards(a, t->call.args[i].stride_bytes);
   }
-  wr_pages_free(t->scratch, t->scratch ? t->call.scratch_bytes + 2 * WR_TRIAL_GUARD : 0);
+  wr_pages_free(t->scratch, t->scratch ? t->scratch_total : 0);
   t->scratch = NULL;
   t->call.scratch = NULL;
   t->call.scratch_bytes = row->scratch ? row->scratch(&t->call, n_threads) : 0;
   if (!t->call.scratch_bytes) return WEIR_OK;
-  size_t total = t->call.scratch_bytes + 2 * WR_TRIAL_GUARD;
+  size_t total = t->scratch_total = t->call.scratch_bytes + 2 * WR_TRIAL_GUARD;
   t->scratch = wr_pages_alloc(total, false);
   if (!t->scratch) return wr_fail_nomem(total, "scratch of a test case");
   for (size_t i = 0; i < total; i++) ((uint8_t *)t->scratch)[i] = guard_byte(i);
@@ -138,7 +138,7 @@ bool wr_trial_intact(const wr_trial *t, char *why, size_t cap) {
         return false;
       }
   }
-  return !t->scratch || guards_hold("scratch", t->scratch, t->call.scratch_bytes, 0, 0, 0, why, cap);
+  return !t->scratch || guards_hold("scratch", t->scratch, t->scratch_total - 2 * WR_TRIAL_GUARD, 0, 0, 0, why, cap);
 }
 
 static bool widens(const wr_arg *a) {

@@ -1,0 +1,257 @@
+/* Matmul and its gradients: shape, gradient and cost rules, fusion, builders, test cases. Equations: matmul.h. */
+#include "ops/matmul/matmul.h"
+
+#include "ops/cases.h"
+#include "ops/matmul/matmul_i.h"
+#include "ops/rule_i.h"
+
+/* ------------------------------------------------------------------------------------------------------------- kernel rows */
+
+/* Rows of quantised x in few's room on the stack. */
+static const char *few_refuses(const wr_call *c) {
+  const wr_arg *x = &c->args[WR_MM_X];
+  if (x->ext[0] > WR_MM_FEW_ROWS) return "is for up to four rows";
+  if (wr_inner(x) > WR_MM_FEW_BYTES / WR_MM_FEW_ROWS / 5 * 4) return "quantises rows of up to 13,107 elements only";
+  return NULL;
+}
+
+static size_t many_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  const wr_arg *x = &c->args[WR_MM_X];
+  return (size_t)x->ext[0] * wr_mm_xq_bytes(wr_inner(x));
+}
+
+static size_t codec_scratch(const wr_call *c, int n_threads) {
+  return (size_t)n_threads * wr_mm_codec_bytes(wr_inner(&c->args[WR_MM_X]));
+}
+
+#define WR_ROWS_FILE "ops/matmul/matmul.def"
+#include "ops/rows_i.h"
+
+/* ------------------------------------------------------------------------------------------------------------------- rules */
+
+static weir_status weights_rule(const char *arg, const wr_vtype *w) {
+  WR_TRY(wr_rule_rank(arg, w, 2));
+  if (wr_dtypes[w->dtype].kind == WR_INT || !wr_layout_ok((wr_layout)w->layout, (wr_dtype)w->dtype, wr_rule_inner(w)))
+    return wr_fail(WEIR_EUSAGE, "%s is %s in layout %s with rows of %lld elements, which is no matrix of weights", arg,
+                   wr_dtypes[w->dtype].name, wr_layout_name((wr_layout)w->layout), (long long)wr_rule_inner(w));
+  return WEIR_OK;
+}
+
+static weir_status inner_rule(const char *arg, const wr_vtype *t, int64_t want, const char *of) {
+  WR_TRY(wr_rule_float(arg, t));
+  if (t->rank >= 2 && wr_rule_inner(t) == want) return WEIR_OK;
+  return wr_fail(WEIR_EUSAGE, "%s has rows of %lld elements, but %s has %lld", arg, (long long)wr_rule_inner(t), of,
+                 (long long)want);
+}
+
+static weir_status matmul_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  const wr_vtype *x = &t[WR_MM_X], *w = &t[WR_MM_W], *bias = &t[WR_MM_BIAS], *res = &t[WR_MM_RES];
+  WR_TRY(weights_rule("w", w));
+  WR_TRY(inner_rule("x", x, wr_rule_inner(w), "a row of w"));
+  if (bias->rank) {
+    WR_TRY(wr_rule_float("bias", bias));
+    WR_TRY(wr_rule_rank("bias", bias, 1));
+    WR_TRY(wr_rule_ext("bias", bias, 0, w->ext[0], "the number of rows of w"));
+  }
+  t[WR_MM_Y] = wr_rule_type(x->dtype, x->live, x->ext[0], w->ext[0], 0, 0);
+  if (!res->rank) return WEIR_OK;
+  WR_TRY(wr_rule_float("res", res));
+  return wr_rule_like("res", res, "x times w", &t[WR_MM_Y]);
+}
+
+static weir_status dx_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  const wr_vtype *dy = &t[WR_MM_DX_DY], *w = &t[WR_MM_DX_W];
+  WR_TRY(weights_rule("w", w));
+  WR_TRY(inner_rule("dy", dy, w->ext[0], "w (its rows)"));
+  t[WR_MM_DX_DX] = wr_rule_type(dy->dtype, dy->live, dy->ext[0], wr_rule_inner(w), 0, 0);
+  return WEIR_OK;
+}
+
+static weir_status dw_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  const wr_vtype *dy = &t[WR_MM_DW_DY], *x = &t[WR_MM_DW_X];
+  WR_TRY(wr_rule_float("x", x));
+  WR_TRY(wr_rule_float("dy", dy));
+  WR_TRY(wr_rule_ext("dy", dy, 0, x->ext[0], "that of x"));
+  t[WR_MM_DW_DW] = wr_rule_type(wr_rule_stat_dtype(x), WR_LIVE_ALL, wr_rule_inner(dy), wr_rule_inner(x), 0, 0);
+  t[WR_MM_DW_DBIAS] = wr_rule_type(wr_rule_stat_dtype(x), WR_LIVE_ALL, wr_rule_inner(dy), 0, 0, 0);
+  return WEIR_OK;
+}
+
+static weir_status matmul_grad(wr_grad *g, const wr_instr *i) {
+  wr_program *p = wr_grad_program(g);
+  const int dy = wr_grad_of(g, i->args[WR_MM_Y]), x = i->args[WR_MM_X], w = i->args[WR_MM_W], bias = i->args[WR_MM_BIAS];
+  if (wr_grad_wanted(g, x)) wr_grad_add(g, x, wr_matmul_dx(p, dy, w));
+  const bool want_w = wr_grad_wanted(g, w), want_bias = wr_grad_wanted(g, bias);
+  if (want_w || want_bias) {
+    int args[WR_MAX_ARGS] = {dy, x, WR_NEW, want_bias ? WR_NEW : WR_NONE};
+    WR_TRY(wr_emit(p, &wr_op_matmul_dw, NULL, args));
+    if (want_w) wr_grad_add(g, w, args[WR_MM_DW_DW]);
+    if (want_bias) wr_grad_add(g, bias, args[WR_MM_DW_DBIAS]);
+  }
+  wr_grad_add(g, i->args[WR_MM_RES], dy);
+  return wr_program_status(p);
+}
+
+/* The bytes of an argument that is read whole, in its layout. */
+static double whole_bytes(const wr_call *c, int arg) {
+  const wr_arg *a = &c->args[arg];
+  return a->rank ? (double)wr_layout_bytes((wr_layout)a->layout, (wr_dtype)a->dtype, a->ext[0], wr_inner(a)) : 0;
+}
+
+static void matmul_cost(const wr_call *c, wr_cost *out) {
+  const double rows = (double)wr_live_rows(c, WR_MM_X);
+  const wr_arg *w = &c->args[WR_MM_W];
+  out->weight_bytes = rows > 0 ? whole_bytes(c, WR_MM_W) + whole_bytes(c, WR_MM_BIAS) : 0;
+  out->read_bytes = out->weight_bytes + wr_cost_bytes(c, WR_MM_X) + wr_cost_bytes(c, WR_MM_RES);
+  out->write_bytes = wr_cost_bytes(c, WR_MM_Y);
+  out->flop = 2 * rows * (double)w->ext[0] * (double)wr_inner(w);
+}
+
+static void dx_cost(const wr_call *c, wr_cost *out) {
+  const wr_arg *w = &c->args[WR_MM_DX_W];
+  out->weight_bytes = whole_bytes(c, WR_MM_DX_W);
+  out->read_bytes = out->weight_bytes + wr_cost_bytes(c, WR_MM_DX_DY);
+  out->write_bytes = wr_cost_bytes(c, WR_MM_DX_DX);
+  if (c->acc >> WR_MM_DX_DX & 1) out->read_bytes += out->write_bytes;
+  out->flop = 2 * (double)wr_live_rows(c, WR_MM_DX_DY) * (double)w->ext[0] * (double)wr_inner(w);
+}
+
+static void dw_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_matmul_dw, c, out);
+  const double N = (double)wr_inner(&c->args[WR_MM_DW_DY]), K = (double)wr_inner(&c->args[WR_MM_DW_X]);
+  out->flop = 2 * (double)wr_live_rows(c, WR_MM_DW_X) * N * K;
+}
+
+/* --------------------------------------------------------------------------------------------------- builders and fusion */
+
+int wr_matmul(wr_program *p, int x, int w, int bias, int res) {
+  int args[WR_MAX_ARGS] = {x, w, bias, res, WR_NEW};
+  return wr_emit(p, &wr_op_matmul, NULL, args) == WEIR_OK ? args[WR_MM_Y] : WR_NONE;
+}
+
+int wr_matmul_dx(wr_program *p, int dy, int w) {
+  int args[WR_MAX_ARGS] = {dy, w, WR_NEW};
+  return wr_emit(p, &wr_op_matmul_dx, NULL, args) == WEIR_OK ? args[WR_MM_DX_DX] : WR_NONE;
+}
+
+int wr_matmul_dw(wr_program *p, int dy, int x) {
+  int args[WR_MAX_ARGS] = {dy, x, WR_NEW, WR_NONE};
+  return wr_emit(p, &wr_op_matmul_dw, NULL, args) == WEIR_OK ? args[WR_MM_DW_DW] : WR_NONE;
+}
+
+/* Is `value` written by an instruction after `from` and before `to`? */
+static bool written_between(const wr_program *p, int value, const wr_instr *from, const wr_instr *to) {
+  for (const wr_instr *i = from + 1; i < to; i++)
+    for (int a = 0; i->op && i->op->args[a].role != WR_ARG_END; a++)
+      if (i->op->args[a].role != WR_IN && i->args[a] == value) return true;
+  return value >= 0 && p->values[value].def > (int)(to - p->instrs);
+}
+
+static bool same_type(const wr_vtype *a, const wr_vtype *b) {
+  return a->dtype == b->dtype && a->layout == b->layout && a->rank == b->rank && a->live == b->live &&
+         memcmp(a->ext, b->ext, sizeof a->ext) == 0;
+}
+
+/* a + x w^T: the sum becomes the matmul, with the other summand as its residual. It runs where the sum stood, so that the other
+ * summand is there; what the matmul reads must still be what it was. */
+bool wr_fuse_matmul_add(wr_program *p, wr_instr *producer, wr_instr *consumer);
+bool wr_fuse_matmul_add(wr_program *p, wr_instr *producer, wr_instr *consumer) {
+  const int product = producer->args[WR_MM_Y], sum = consumer->args[2];
+  const int other = consumer->args[0] == product ? consumer->args[1] : consumer->args[0];
+  if (other == product || producer->args[WR_MM_RES] >= 0) return false;
+  if (!same_type(wr_type(p, product), wr_type(p, sum)) || !same_type(wr_type(p, product), wr_type(p, other))) return false;
+  for (int a = WR_MM_X; a <= WR_MM_BIAS; a++)
+    if (producer->args[a] >= 0 && written_between(p, producer->args[a], producer, consumer)) return false;
+  const int args[] = {producer->args[WR_MM_X], producer->args[WR_MM_W], producer->args[WR_MM_BIAS], other, sum};
+  for (int a = 0; a < WR_MAX_ARGS; a++) consumer->args[a] = a <= WR_MM_Y ? args[a] : WR_NONE;
+  consumer->op = producer->op;
+  consumer->params = producer->params;
+  producer->op = NULL;
+  return true;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- cases */
+
+/* m n k w=dtype layout bias res x=dtype */
+static weir_status matmul_case(wr_case *c, wr_program *p) {
+  const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
+  const int float_type = wr_case_dtype(c, "x", WR_F32);
+  wr_vtype w = wr_rule_type(wr_case_dtype(c, "w", WR_F32), WR_LIVE_ALL, n, k, 0, 0);
+  w.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
+  int args[WR_MAX_ARGS] = {0, 0, WR_NONE, WR_NONE, WR_NEW};
+  const wr_vtype x = wr_rule_type(float_type, WR_LIVE_ROWS, m, k, 0, 0), y = wr_rule_type(float_type, WR_LIVE_ROWS, m, n, 0, 0);
+  const wr_vtype bias = wr_rule_type(float_type, WR_LIVE_ALL, n, 0, 0, 0);
+  args[WR_MM_X] = wr_case_input(c, p, WR_INPUT, "x", x, wr_fill_normal(0, 1));
+  args[WR_MM_W] = wr_case_input(c, p, WR_PARAM, "w", w, wr_fill_normal(0, 0.05));
+  if (wr_case_int(c, "bias", 0)) args[WR_MM_BIAS] = wr_case_input(c, p, WR_PARAM, "bias", bias, wr_fill_normal(0, 1));
+  if (wr_case_int(c, "res", 0)) args[WR_MM_RES] = wr_case_input(c, p, WR_INPUT, "res", y, wr_fill_normal(0, 1));
+  return wr_emit(p, c->op, NULL, args);
+}
+
+static weir_status dx_case(wr_case *c, wr_program *p) {
+  const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
+  wr_vtype w = wr_rule_type(wr_case_dtype(c, "w", WR_F32), WR_LIVE_ALL, n, k, 0, 0);
+  w.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
+  int args[WR_MAX_ARGS] = {0, 0, WR_NEW};
+  const wr_vtype dy = wr_rule_type(wr_case_dtype(c, "dy", WR_F32), WR_LIVE_ROWS, m, n, 0, 0);
+  args[WR_MM_DX_DY] = wr_case_input(c, p, WR_INPUT, "dy", dy, wr_fill_normal(0, 1));
+  args[WR_MM_DX_W] = wr_case_input(c, p, WR_PARAM, "w", w, wr_fill_normal(0, 0.05));
+  return wr_emit(p, c->op, NULL, args);
+}
+
+static weir_status dw_case(wr_case *c, wr_program *p) {
+  const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
+  const int t = wr_case_dtype(c, "x", WR_F32);
+  int args[WR_MAX_ARGS] = {0, 0, WR_NEW, wr_case_int(c, "bias", 1) ? WR_NEW : WR_NONE};
+  const wr_vtype dy = wr_rule_type(t, WR_LIVE_ROWS, m, n, 0, 0), x = wr_rule_type(t, WR_LIVE_ROWS, m, k, 0, 0);
+  args[WR_MM_DW_DY] = wr_case_input(c, p, WR_INPUT, "dy", dy, wr_fill_normal(0, 1));
+  args[WR_MM_DW_X] = wr_case_input(c, p, WR_INPUT, "x", x, wr_fill_normal(0, 1));
+  return wr_emit(p, c->op, NULL, args);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- ops */
+
+const wr_op wr_op_matmul = {
+  .name = "matmul",
+  .doc = "y = x w^T (+ bias) (+ res)",
+  .args = {{"x", WR_IN, WR_ARG_FLOAT, 0},
+           {"w", WR_IN, 0, 0},
+           {"bias", WR_IN, WR_ARG_OPTIONAL, 0},
+           {"res", WR_IN, WR_ARG_OPTIONAL | WR_ARG_FLOAT, 0},
+           {"y", WR_OUT, WR_ARG_FLOAT, 1 + WR_MM_RES}},
+  .shape = matmul_shape,
+  .grad = matmul_grad,
+  .cost = matmul_cost,
+  .rows = matmul_rows,
+  .n_rows = WR_ARRAY_LEN(matmul_rows),
+  .make_case = matmul_case,
+};
+
+const wr_op wr_op_matmul_dx = {
+  .name = "matmul_dx",
+  .doc = "gradient of matmul with respect to x: dy w",
+  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0}, {"w", WR_IN, 0, 0}, {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
+  .shape = dx_shape,
+  .cost = dx_cost,
+  .rows = matmul_dx_rows,
+  .n_rows = WR_ARRAY_LEN(matmul_dx_rows),
+  .make_case = dx_case,
+};
+
+const wr_op wr_op_matmul_dw = {
+  .name = "matmul_dw",
+  .doc = "gradient of matmul with respect to w, dy^T x, and to bias, the sum of dy's rows",
+  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+           {"x", WR_IN, WR_ARG_FLOAT, 0},
+           {"dw", WR_OUT, WR_ARG_ACC, 0},
+           {"dbias", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+  .shape = dw_shape,
+  .cost = dw_cost,
+  .rows = matmul_dw_rows,
+  .n_rows = WR_ARRAY_LEN(matmul_dw_rows),
+  .make_case = dw_case,
+};

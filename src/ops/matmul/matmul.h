@@ -1,0 +1,19 @@
+/* matmul: products of rows with a matrix of weights, whose rows are the outputs, as GGUF and PyTorch store it.
+ *
+ *   matmul      y[m, n]  = sum_k x[m, k] w[n, k]  (+ bias[n]) (+ res[m, n])
+ *   matmul_dx   dx[m, k] = sum_n dy[m, n] w[n, k]
+ *   matmul_dw   dw[n, k] = sum_m dy[m, n] x[m, k]      dbias[n] = sum_m dy[m, n]
+ *
+ * M = rows of x, of which only the live ones count (in sums over m too), K = inner extent of x, N = rows of w. x, y and res are
+ * plain floats of any rank >= 2; w is of any dtype and layout. y has x's dtype. y may take the memory of res.
+ */
+#ifndef WR_OPS_MATMUL_H
+#define WR_OPS_MATMUL_H
+
+#include "core/core.h"
+
+int wr_matmul(wr_program *p, int x, int w, int bias, int res); /* bias, res: WR_NONE without */
+int wr_matmul_dx(wr_program *p, int dy, int w);                /* [M, K] */
+int wr_matmul_dw(wr_program *p, int dy, int x);                /* [N, K], without dbias */
+
+#endif
