@@ -167,7 +167,8 @@ static void golden_ids(void) {
       continue;
     }
     wr_ids want = {0};
-    for (char *word; (word = strtok_r(NULL, " ", &save)) != NULL;) CHECK(wr_ids_put(&want, (int32_t)strtol(word, NULL, 36)) == WEIR_OK);
+    for (char *word; (word = strtok_r(NULL, " ", &save)) != NULL;)
+      CHECK(wr_ids_put(&want, (int32_t)strtol(word, NULL, 36)) == WEIR_OK);
     wr_tokenizer *t = witness_of(w, first, second);
     if (!CHECK_MSG(t != NULL, "no tokenizer %s %s", first, second)) break;
     check_ids(t, text, n_text, &want);

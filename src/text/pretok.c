@@ -38,8 +38,10 @@ void wr_pretok_names(wr_str *out) {
 }
 
 static void *pcre2_alloc(size_t n, void *user) {
-  (void)user;
-  return wr_malloc(n);
+  wr_pretok *p = user;
+  void *ptr = wr_malloc(n);
+  if (!ptr) atomic_store(&p->no_memory, true);
+  return ptr;
 }
 
 static void pcre2_release(void *ptr, void *user) {
@@ -49,18 +51,19 @@ static void pcre2_release(void *ptr, void *user) {
 
 weir_status wr_pretok_open(const wr_pretok_row *row, wr_pretok *out) {
   out->row = row;
-  out->memory = pcre2_general_context_create(pcre2_alloc, pcre2_release, NULL);
+  out->memory = pcre2_general_context_create(pcre2_alloc, pcre2_release, out);
   pcre2_compile_context *cc = out->memory ? pcre2_compile_context_create(out->memory) : NULL;
   if (!cc) return wr_fail_nomem(1024, "the pre-tokenizer");
   weir_status st = WEIR_OK;
+  atomic_store(&out->no_memory, false);
   for (int i = 0; i < WR_PRETOK_STAGES && row->stage[i] && st == WEIR_OK; i++) {
     int code;
     PCRE2_SIZE at;
     out->code[i] = pcre2_compile((PCRE2_SPTR)row->stage[i], PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, cc);
-    if (!out->code[i] && code == PCRE2_ERROR_HEAP_FAILED) st = wr_fail_nomem(4096, "a pre-tokenizer's pattern");
+    if (out->code[i]) pcre2_jit_compile(out->code[i], PCRE2_JIT_COMPLETE); /* a refusal leaves the interpreter */
+    if (atomic_load(&out->no_memory)) st = wr_fail_nomem(4096, "a pre-tokenizer's pattern");
     else if (!out->code[i])
       st = wr_fail(WEIR_EFAIL, "pre-tokenizer '%s': PCRE2 refuses pattern %d at %zu (%d)", row->name, i, (size_t)at, code);
-    else pcre2_jit_compile(out->code[i], PCRE2_JIT_COMPLETE); /* a failure leaves the interpreter */
     out->n_stages = i + 1;
   }
   pcre2_compile_context_free(cc);

@@ -26,6 +26,7 @@ typedef struct wr_pretok {
   int n_stages;
   pcre2_general_context *memory;
   pcre2_code *code[WR_PRETOK_STAGES];
+  atomic_bool no_memory; /* PCRE2 was refused some; it does not always say so */
 } wr_pretok;
 
 /* A thread's own part of the matching; from wr_splitter_open to wr_splitter_close. */
@@ -38,7 +39,8 @@ typedef weir_status (*wr_word_fn)(void *user, const char *word, size_t n);
 
 const wr_pretok_row *wr_pretok_find(wr_gguf_text name); /* NULL: no such row */
 void wr_pretok_names(wr_str *out);                      /* "gpt-2, llama-bpe, …" */
-weir_status wr_pretok_open(const wr_pretok_row *row, wr_pretok *out); /* `out` zeroed; close it also after a failure */
+/* `out` zeroed, and not moved while it is open; close it also after a failure. */
+weir_status wr_pretok_open(const wr_pretok_row *row, wr_pretok *out);
 void wr_pretok_close(wr_pretok *p);
 weir_status wr_splitter_open(const wr_pretok *p, wr_splitter *out);
 void wr_splitter_close(wr_splitter *s);
