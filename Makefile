@@ -170,8 +170,10 @@ $(B)/objects: FORCE
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 
+# Kernels get -O3 in the release build only: elsewhere it costs minutes of compiling and finds nothing more. Never -O0: intrinsics are
+# then macros full of conversions.
 compile = @mkdir -p $(@D) && echo "  CC $@" && $(CC) $(CFLAGS_ALL) $(1) -MMD -MP -c $< -o $@
-isa_flags = -O3 $(ISA_$(1)) -DWR_ISA=$(1) -DWR_ISA_LEVEL=$(LEVEL_$(1))
+isa_flags = $(if $(filter release,$(VARIANT)),-O3,-O1) $(ISA_$(1)) -DWR_ISA=$(1) -DWR_ISA_LEVEL=$(LEVEL_$(1))
 
 $(B)/%.o: %.c $(B)/command
 	$(call compile,)
