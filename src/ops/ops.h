@@ -14,6 +14,7 @@
 
 #include "ops/cases.h"
 
+#include "ops/attention/attention.h"
 #include "ops/copy/copy.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/embed/embed.h"

@@ -1,0 +1,418 @@
+/* Attention: shape, gradient and cost rules, builders, test cases. Equations and the form of the cache: attention.h. */
+#include "ops/attention/attention.h"
+
+#include <math.h>
+
+#include "ops/attention/attention_i.h"
+#include "ops/cases.h"
+#include "ops/rule_i.h"
+
+static const char *refuse_softcap(const wr_call *c) {
+  return ((const wr_attention_params *)c->params)->softcap != 0 ? "has no softcap" : NULL;
+}
+
+static const char *refuse_paged(const wr_call *c) {
+  if (c->args[PAGED_KCACHE].ext[3] != WR_KV_PAGE) return "takes pages of 32 positions only";
+  if (c->args[PAGED_KCACHE].dtype != c->args[PAGED_VCACHE].dtype) return "takes keys and values of one type only";
+  return refuse_softcap(c);
+}
+
+static const char *refuse_store(const wr_call *c) {
+  return c->args[STORE_KCACHE].dtype != c->args[STORE_VCACHE].dtype ? "takes keys and values of one type only" : NULL;
+}
+
+/* Partial sums of the rows whose splits are shared out (for each query head Dv sums, a maximum and a total), and for each thread one
+ * split of all query heads of a row. */
+static size_t paged_scratch(const wr_call *c, int n_threads) {
+  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
+  int64_t splits = (c->args[PAGED_TABLE].ext[1] + WR_ATTN_SPLIT_PAGES - 1) / WR_ATTN_SPLIT_PAGES;
+  int64_t rows = wr_attn_split_rows(q->ext[0], kc->ext[1], n_threads);
+  return sizeof(float) * (size_t)((rows * splits + n_threads) * q->ext[1] * (vc->ext[3] + 2));
+}
+
+#define WR_ROWS_FILE "ops/attention/attention.def"
+#include "ops/rows_i.h"
+
+/* ------------------------------------------------------------------------------------------------------------------ rules */
+
+static weir_status check_heads(const wr_vtype *q, int64_t Nkv, int64_t Dqk) {
+  WR_TRY(wr_rule_ext("q", q, 2, Dqk, "the width of a key"));
+  if (q->ext[1] % Nkv)
+    return wr_fail(WEIR_EUSAGE, "%lld query heads cannot be shared out among %lld key heads", (long long)q->ext[1], (long long)Nkv);
+  return WEIR_OK;
+}
+
+static weir_status check_params(const wr_attention_params *p) {
+  if (!(p->scale > 0) || p->window < 0 || !(p->softcap >= 0))
+    return wr_fail(WEIR_EUSAGE, "scale %g must be above 0, window %d and softcap %g not below", (double)p->scale, p->window, (double)p->softcap);
+  return WEIR_OK;
+}
+
+/* q, k, v of the training form; lse's type */
+static weir_status check_train(const wr_attention_params *p, const wr_vtype *q, const wr_vtype *k, const wr_vtype *v, wr_vtype *y, wr_vtype *lse) {
+  const struct { const char *name; const wr_vtype *t; } in[] = {{"q", q}, {"k", k}, {"v", v}};
+  WR_TRY(check_params(p));
+  for (int i = 0; i < 3; i++) {
+    WR_TRY(wr_rule_float(in[i].name, in[i].t));
+    WR_TRY(wr_rule_rank(in[i].name, in[i].t, 3));
+    WR_TRY(wr_rule_ext(in[i].name, in[i].t, 0, p->B * p->T, "B times T"));
+  }
+  WR_TRY(check_heads(q, k->ext[1], k->ext[2]));
+  WR_TRY(wr_rule_ext("v", v, 1, k->ext[1], "the number of key heads"));
+  *y = *q;
+  y->ext[2] = v->ext[2];
+  *lse = wr_rule_type(wr_rule_stat_dtype(q), q->live, q->ext[0], q->ext[1], 0, 0);
+  return WEIR_OK;
+}
+
+static weir_status attention_shape(const void *params, wr_vtype *t) {
+  return check_train(params, &t[ATTN_Q], &t[ATTN_K], &t[ATTN_V], &t[ATTN_Y], &t[ATTN_LSE]);
+}
+
+static weir_status attention_bwd_shape(const void *params, wr_vtype *t) {
+  wr_vtype y, lse;
+  WR_TRY(check_train(params, &t[ATTN_BWD_Q], &t[ATTN_BWD_K], &t[ATTN_BWD_V], &y, &lse));
+  WR_TRY(wr_rule_float("dy", &t[ATTN_BWD_DY]));
+  WR_TRY(wr_rule_like("dy", &t[ATTN_BWD_DY], "what q and v give", &y));
+  WR_TRY(wr_rule_like("y", &t[ATTN_BWD_Y], "what q and v give", &y));
+  WR_TRY(wr_rule_like("lse", &t[ATTN_BWD_LSE], "the heads of q", &lse));
+  t[ATTN_BWD_DQ] = t[ATTN_BWD_Q];
+  t[ATTN_BWD_DK] = t[ATTN_BWD_K];
+  t[ATTN_BWD_DV] = t[ATTN_BWD_V];
+  return WEIR_OK;
+}
+
+static weir_status attention_grad(wr_grad *g, const wr_instr *i) {
+  bool want[3];
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[ATTN_Y]), i->args[ATTN_Q], i->args[ATTN_K], i->args[ATTN_V], i->args[ATTN_Y], i->args[ATTN_LSE]};
+  for (int k = 0; k < 3; k++) {
+    want[k] = wr_grad_wanted(g, i->args[ATTN_Q + k]);
+    args[ATTN_BWD_DQ + k] = want[k] ? WR_NEW : WR_NONE;
+  }
+  WR_TRY(wr_emit(wr_grad_program(g), &wr_op_attention_bwd, i->params, args));
+  for (int k = 0; k < 3; k++)
+    if (want[k]) wr_grad_add(g, i->args[ATTN_Q + k], args[ATTN_BWD_DQ + k]);
+  return WEIR_OK;
+}
+
+/* Scores that are computed in one sequence of the training form. */
+static double pairs(const wr_attention_params *p) {
+  double T = (double)p->T, W = p->window ? WR_MIN((double)p->window, T) : T;
+  if (p->bidirectional) return T * T;
+  return W * (W + 1) / 2 + (T - W) * W;
+}
+
+static void attention_cost(const wr_call *c, wr_cost *out) {
+  const wr_attention_params *p = c->params;
+  wr_cost_stream(&wr_op_attention, c, out);
+  out->flop = 2 * (double)p->B * pairs(p) * (double)c->args[ATTN_Q].ext[1] * (double)(c->args[ATTN_Q].ext[2] + c->args[ATTN_V].ext[2]);
+}
+
+static void attention_bwd_cost(const wr_call *c, wr_cost *out) {
+  const wr_attention_params *p = c->params;
+  wr_cost_stream(&wr_op_attention_bwd, c, out);
+  out->flop = 2 * (double)p->B * pairs(p) * (double)c->args[ATTN_BWD_Q].ext[1] *
+              (double)(3 * c->args[ATTN_BWD_Q].ext[2] + 2 * c->args[ATTN_BWD_V].ext[2]);
+}
+
+static void attention_print(const void *params, wr_str *s) {
+  const wr_attention_params *p = params;
+  wr_str_printf(s, "scale=%g", (double)p->scale);
+  if (p->B) wr_str_printf(s, " B=%lld T=%lld", (long long)p->B, (long long)p->T);
+  if (p->bidirectional) wr_str_puts(s, " bidirectional");
+  if (p->window) wr_str_printf(s, " window=%d", p->window);
+  if (p->softcap != 0) wr_str_printf(s, " softcap=%g", (double)p->softcap);
+}
+
+static weir_status check_cache(const wr_vtype *kc, const wr_vtype *vc) {
+  WR_TRY(wr_rule_float("kcache", kc));
+  WR_TRY(wr_rule_float("vcache", vc));
+  WR_TRY(wr_rule_rank("kcache", kc, 4));
+  WR_TRY(wr_rule_rank("vcache", vc, 4));
+  WR_TRY(wr_rule_ext("vcache", vc, 0, kc->ext[0], "the pages of kcache"));
+  WR_TRY(wr_rule_ext("vcache", vc, 1, kc->ext[1], "the heads of kcache"));
+  return wr_rule_ext("vcache", vc, 2, kc->ext[3], "the positions in a page of kcache");
+}
+
+static weir_status kv_store_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  const wr_vtype *k = &t[STORE_K], *v = &t[STORE_V], *kc = &t[STORE_KCACHE], *vc = &t[STORE_VCACHE];
+  WR_TRY(check_cache(kc, vc));
+  WR_TRY(wr_rule_float("k", k));
+  WR_TRY(wr_rule_float("v", v));
+  WR_TRY(wr_rule_rank("k", k, 3));
+  WR_TRY(wr_rule_rank("v", v, 3));
+  WR_TRY(wr_rule_ext("k", k, 1, kc->ext[1], "the heads of kcache"));
+  WR_TRY(wr_rule_ext("k", k, 2, kc->ext[2], "the width of kcache"));
+  WR_TRY(wr_rule_ext("v", v, 0, k->ext[0], "the rows of k"));
+  WR_TRY(wr_rule_ext("v", v, 1, vc->ext[1], "the heads of vcache"));
+  WR_TRY(wr_rule_ext("v", v, 2, vc->ext[3], "the width of vcache"));
+  return wr_rule_table("slot", &t[STORE_SLOT], k->ext[0], "the rows of k");
+}
+
+static void kv_store_cost(const wr_call *c, wr_cost *out) {
+  double rows_k = wr_cost_elems(c, STORE_K), rows_v = wr_cost_elems(c, STORE_V);
+  double bytes = rows_k * wr_dtypes[c->args[STORE_KCACHE].dtype].block_bytes + rows_v * wr_dtypes[c->args[STORE_VCACHE].dtype].block_bytes;
+  *out = (wr_cost){.read_bytes = wr_cost_bytes(c, STORE_K) + wr_cost_bytes(c, STORE_V), .write_bytes = bytes, .kv_bytes = bytes};
+  out->copy_bytes = out->read_bytes + out->write_bytes;
+}
+
+static weir_status attention_paged_shape(const void *params, wr_vtype *t) {
+  const wr_attention_params *p = params;
+  const wr_vtype *q = &t[PAGED_Q], *kc = &t[PAGED_KCACHE], *vc = &t[PAGED_VCACHE], *table = &t[PAGED_TABLE];
+  WR_TRY(check_params(p));
+  if (p->bidirectional) return wr_fail(WEIR_EUSAGE, "positions that are not in the cache yet cannot be attended to (bidirectional)");
+  WR_TRY(check_cache(kc, vc));
+  WR_TRY(wr_rule_float("q", q));
+  WR_TRY(wr_rule_rank("q", q, 3));
+  WR_TRY(check_heads(q, kc->ext[1], kc->ext[2]));
+  WR_TRY(wr_rule_table("seq", &t[PAGED_SEQ], q->ext[0], "the rows of q"));
+  WR_TRY(wr_rule_table("pos", &t[PAGED_POS], q->ext[0], "the rows of q"));
+  WR_TRY(wr_rule_rank("page_table", table, 2));
+  if (table->dtype != WR_I32) return wr_fail(WEIR_EUSAGE, "page_table is %s, not i32", wr_dtypes[table->dtype].name);
+  t[PAGED_Y] = *q;
+  t[PAGED_Y].ext[2] = vc->ext[3];
+  return WEIR_OK;
+}
+
+/* How many positions the rows attend to stands in a register; zero when the plan asks for the whole bucket: then every page is. */
+static void attention_paged_cost(const wr_call *c, wr_cost *out) {
+  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
+  double tok = (double)c->regs->kv_tok;
+  if (tok <= 0) tok = (double)wr_live_rows(c, PAGED_Q) * (double)(c->args[PAGED_TABLE].ext[1] * kc->ext[3]);
+  out->kv_bytes = tok * (double)kc->ext[1] *
+                  (double)(kc->ext[2] * wr_dtypes[kc->dtype].block_bytes + vc->ext[3] * wr_dtypes[vc->dtype].block_bytes);
+  out->read_bytes = wr_cost_bytes(c, PAGED_Q) + out->kv_bytes;
+  out->write_bytes = wr_cost_bytes(c, PAGED_Y);
+  out->flop = 2 * tok * (double)q->ext[1] * (double)(kc->ext[2] + vc->ext[3]);
+}
+
+/* --------------------------------------------------------------------------------------------------------------- builders */
+
+static wr_attention_params with_defaults(const wr_program *p, int q, const wr_attention_params *params) {
+  wr_attention_params r = *params;
+  if (r.scale == 0) r.scale = 1 / sqrtf((float)wr_type(p, q)->ext[2]);
+  return r;
+}
+
+int wr_attention(wr_program *p, int q, int k, int v, const wr_attention_params *params) {
+  wr_attention_params full = with_defaults(p, q, params);
+  int args[WR_MAX_ARGS] = {q, k, v, WR_NEW, WR_NEW};
+  return wr_emit(p, &wr_op_attention, &full, args) == WEIR_OK ? args[ATTN_Y] : WR_NONE;
+}
+
+void wr_kv_store(wr_program *p, int k, int v, int kcache, int vcache, int slot) {
+  int args[WR_MAX_ARGS] = {k, v, kcache, vcache, slot};
+  (void)wr_emit(p, &wr_op_kv_store, NULL, args); /* a failure is kept in the program */
+}
+
+int wr_attention_paged(wr_program *p, int q, int kcache, int vcache, int seq, int pos, int page_table, const wr_attention_params *params) {
+  wr_attention_params full = with_defaults(p, q, params);
+  int args[WR_MAX_ARGS] = {q, kcache, vcache, seq, pos, page_table, WR_NEW};
+  return wr_emit(p, &wr_op_attention_paged, &full, args) == WEIR_OK ? args[PAGED_Y] : WR_NONE;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ cases */
+
+static wr_attention_params case_params(wr_case *c) {
+  return (wr_attention_params){.window = (int)wr_case_int(c, "window", 0), .softcap = (float)wr_case_float(c, "softcap", 0),
+                               .bidirectional = wr_case_int(c, "bidirectional", 0)};
+}
+
+typedef struct case_shape { int64_t Nq, Nkv, Dqk, Dv; int dtype; } case_shape;
+static case_shape case_heads(wr_case *c) {
+  int64_t dqk = wr_case_int(c, "dqk", 16);
+  return (case_shape){.Nq = wr_case_int(c, "nq", 2), .Nkv = wr_case_int(c, "nkv", 1), .Dqk = dqk, .Dv = wr_case_int(c, "dv", dqk),
+                      .dtype = wr_case_dtype(c, "dtype", WR_F32)};
+}
+
+/* b t nq nkv dqk dv [window softcap bidirectional dtype] */
+static weir_status attention_case(wr_case *c, wr_program *p) {
+  wr_attention_params params = case_params(c);
+  params.B = wr_case_int(c, "b", 2), params.T = wr_case_int(c, "t", 5);
+  case_shape s = case_heads(c);
+  int64_t R = params.B * params.T;
+  int q = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s.dtype, 0, R, s.Nq, s.Dqk, 0), wr_fill_normal(0, 1));
+  int k = wr_case_input(c, p, WR_INPUT, "k", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dqk, 0), wr_fill_normal(0, 1));
+  int v = wr_case_input(c, p, WR_INPUT, "v", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dv, 0), wr_fill_normal(0, 1));
+  wr_attention(p, q, k, v, &params);
+  return WEIR_OK;
+}
+
+/* y and lse are not those of q, k, v here: the rule is linear in what they bring, and finite differences test the whole. lse is large, so
+ * that no e^{s - lse} is. */
+static weir_status attention_bwd_case(wr_case *c, wr_program *p) {
+  wr_attention_params params = case_params(c);
+  params.B = wr_case_int(c, "b", 2), params.T = wr_case_int(c, "t", 5);
+  case_shape s = case_heads(c);
+  int64_t R = params.B * params.T;
+  params.scale = 1 / sqrtf((float)s.Dqk);
+  wr_vtype y = wr_rule_type(s.dtype, 0, R, s.Nq, s.Dv, 0);
+  int args[WR_MAX_ARGS];
+  args[ATTN_BWD_DY] = wr_case_input(c, p, WR_INPUT, "dy", y, wr_fill_normal(0, 1));
+  args[ATTN_BWD_Q] = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s.dtype, 0, R, s.Nq, s.Dqk, 0), wr_fill_normal(0, 1));
+  args[ATTN_BWD_K] = wr_case_input(c, p, WR_INPUT, "k", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dqk, 0), wr_fill_normal(0, 1));
+  args[ATTN_BWD_V] = wr_case_input(c, p, WR_INPUT, "v", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dv, 0), wr_fill_normal(0, 1));
+  args[ATTN_BWD_Y] = wr_case_input(c, p, WR_INPUT, "y", y, wr_fill_normal(0, 0.5));
+  wr_vtype lse = wr_rule_type(wr_rule_stat_dtype(&y), 0, R, s.Nq, 0, 0);
+  args[ATTN_BWD_LSE] = wr_case_input(c, p, WR_INPUT, "lse", lse, wr_fill_uniform(2, 3));
+  for (int i = 0; i < 3; i++) args[ATTN_BWD_DQ + i] = WR_NEW;
+  return wr_emit(p, &wr_op_attention_bwd, &params, args);
+}
+
+/* Rows, sequences and positions of the paged cases: row r belongs to sequence r mod S. Every sequence has n pages. */
+static int64_t case_pos(wr_case *c, int64_t row) {
+  int64_t ctx = wr_case_int(c, "ctx", 40);
+  if (wr_case_int(c, "full", 0)) return ctx - 1;
+  return row == 0 ? ctx - 1 : (row * 37 + 5) % ctx;
+}
+static int64_t case_pages(wr_case *c, int64_t P) {
+  return (wr_case_int(c, "ctx", 40) + P - 1) / P + 1;
+}
+/* Pages of a sequence stand backwards and interleaved with those of the others. */
+static int64_t case_page(int64_t seq, int64_t i, int64_t S, int64_t n) {
+  return n * S - 1 - (i * S + seq);
+}
+
+static void fill_seq(wr_case *c, const wr_arg *a, wr_rng *rng) {
+  (void)rng;
+  for (int64_t r = 0; r < a->ext[0]; r++) wr_set(a, r, 0, (double)(r % wr_case_int(c, "seqs", 2)));
+}
+static void fill_pos(wr_case *c, const wr_arg *a, wr_rng *rng) {
+  (void)rng;
+  for (int64_t r = 0; r < a->ext[0]; r++) wr_set(a, r, 0, (double)case_pos(c, r));
+}
+static void fill_table(wr_case *c, const wr_arg *a, wr_rng *rng) {
+  (void)c, (void)rng;
+  for (int64_t s = 0; s < a->ext[0]; s++)
+    for (int64_t i = 0; i < a->ext[1]; i++) wr_set(a, s, i, (double)case_page(s, i, a->ext[0], a->ext[1]));
+}
+
+/* Random numbers where a row may look, NaN in the places after a sequence's last position. */
+static void fill_cache(wr_case *c, const wr_arg *a, wr_rng *rng, bool keys) {
+  int64_t S = wr_case_int(c, "seqs", 2), P = a->ext[keys ? 3 : 2], n = a->ext[0] / S, rows = WR_MIN(wr_case_int(c, "rows", 3), c->regs.live[WR_LIVE_ROWS]);
+  for (int64_t s = 0; s < S; s++) {
+    int64_t last = -1;
+    for (int64_t r = s; r < rows; r += S) last = WR_MAX(last, case_pos(c, r));
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t k = 0; k < wr_inner(a); k++) {
+        int64_t place = keys ? k % P : k / a->ext[3] % P;
+        wr_set(a, case_page(s, i, S, n), k, i * P + place <= last ? wr_rng_normal(rng) : (double)NAN);
+      }
+  }
+}
+static void fill_kcache(wr_case *c, const wr_arg *a, wr_rng *rng) { fill_cache(c, a, rng, true); }
+static void fill_vcache(wr_case *c, const wr_arg *a, wr_rng *rng) { fill_cache(c, a, rng, false); }
+
+/* rows seqs ctx nq nkv dqk dv [cache page window softcap full=1: every row at the end of ctx] */
+static weir_status attention_paged_case(wr_case *c, wr_program *p) {
+  wr_attention_params params = case_params(c);
+  case_shape s = case_heads(c);
+  int64_t R = wr_case_int(c, "rows", 3), S = wr_case_int(c, "seqs", 2), P = wr_case_int(c, "page", WR_KV_PAGE), n = case_pages(c, P);
+  int cache = wr_case_dtype(c, "cache", WR_F32);
+  for (int64_t r = 0; r < WR_MIN(R, c->regs.live[WR_LIVE_ROWS]); r++) c->regs.kv_tok += case_pos(c, r) + 1;
+  int q = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s.dtype, WR_LIVE_ROWS, R, s.Nq, s.Dqk, 0), wr_fill_normal(0, 1));
+  int kc = wr_case_input(c, p, WR_STATE, "kcache", wr_rule_type(cache, 0, n * S, s.Nkv, s.Dqk, P), wr_fill_custom(fill_kcache));
+  int vc = wr_case_input(c, p, WR_STATE, "vcache", wr_rule_type(cache, 0, n * S, s.Nkv, P, s.Dv), wr_fill_custom(fill_vcache));
+  int seq = wr_case_input(c, p, WR_INPUT, "seq", wr_rule_type(WR_I32, WR_LIVE_ROWS, R, 0, 0, 0), wr_fill_custom(fill_seq));
+  int pos = wr_case_input(c, p, WR_INPUT, "pos", wr_rule_type(WR_I32, WR_LIVE_ROWS, R, 0, 0, 0), wr_fill_custom(fill_pos));
+  int table = wr_case_input(c, p, WR_INPUT, "page_table", wr_rule_type(WR_I32, 0, S, n, 0, 0), wr_fill_custom(fill_table));
+  wr_attention_paged(p, q, kc, vc, seq, pos, table, &params);
+  return WEIR_OK;
+}
+
+/* Distinct slots, every fifth row not stored. */
+static void fill_slot(wr_case *c, const wr_arg *a, wr_rng *rng) {
+  (void)rng;
+  int64_t slots = wr_case_int(c, "pages", 3) * wr_case_int(c, "page", WR_KV_PAGE);
+  for (int64_t r = 0; r < a->ext[0]; r++) wr_set(a, r, 0, (double)(r % 5 == 4 ? -1 : (r + 29) % slots));
+}
+
+/* rows pages nkv dqk dv [cache page] */
+static weir_status kv_store_case(wr_case *c, wr_program *p) {
+  case_shape s = case_heads(c);
+  int64_t R = wr_case_int(c, "rows", 3), n = wr_case_int(c, "pages", 3), P = wr_case_int(c, "page", WR_KV_PAGE);
+  int cache = wr_case_dtype(c, "cache", WR_F32);
+  int k = wr_case_input(c, p, WR_INPUT, "k", wr_rule_type(s.dtype, WR_LIVE_ROWS, R, s.Nkv, s.Dqk, 0), wr_fill_normal(0, 1));
+  int v = wr_case_input(c, p, WR_INPUT, "v", wr_rule_type(s.dtype, WR_LIVE_ROWS, R, s.Nkv, s.Dv, 0), wr_fill_normal(0, 1));
+  int kc = wr_case_input(c, p, WR_STATE, "kcache", wr_rule_type(cache, 0, n, s.Nkv, s.Dqk, P), wr_fill_normal(0, 1));
+  int vc = wr_case_input(c, p, WR_STATE, "vcache", wr_rule_type(cache, 0, n, s.Nkv, P, s.Dv), wr_fill_normal(0, 1));
+  int slot = wr_case_input(c, p, WR_INPUT, "slot", wr_rule_type(WR_I32, WR_LIVE_ROWS, R, 0, 0, 0), wr_fill_custom(fill_slot));
+  wr_kv_store(p, k, v, kc, vc, slot);
+  return WEIR_OK;
+}
+
+/* -------------------------------------------------------------------------------------------------------------------- ops */
+
+const wr_op wr_op_attention = {
+  .name = "attention",
+  .doc = "softmax attention over whole sequences, for training",
+  .args = {{"q", WR_IN, WR_ARG_FLOAT, 0},
+           {"k", WR_IN, WR_ARG_FLOAT, 0},
+           {"v", WR_IN, WR_ARG_FLOAT, 0},
+           {"y", WR_OUT, WR_ARG_FLOAT, 0},
+           {"lse", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_SAVED, 0}},
+  .params_bytes = sizeof(wr_attention_params),
+  .shape = attention_shape,
+  .grad = attention_grad,
+  .cost = attention_cost,
+  .print = attention_print,
+  .rows = attention_rows,
+  .n_rows = WR_ARRAY_LEN(attention_rows),
+  .make_case = attention_case,
+};
+
+const wr_op wr_op_attention_bwd = {
+  .name = "attention_bwd",
+  .doc = "gradients of attention",
+  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+           {"q", WR_IN, WR_ARG_FLOAT, 0},
+           {"k", WR_IN, WR_ARG_FLOAT, 0},
+           {"v", WR_IN, WR_ARG_FLOAT, 0},
+           {"y", WR_IN, WR_ARG_FLOAT, 0},
+           {"lse", WR_IN, 0, 0},
+           {"dq", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+           {"dk", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+           {"dv", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+  .params_bytes = sizeof(wr_attention_params),
+  .shape = attention_bwd_shape,
+  .cost = attention_bwd_cost,
+  .print = attention_print,
+  .rows = attention_bwd_rows,
+  .n_rows = WR_ARRAY_LEN(attention_bwd_rows),
+  .make_case = attention_bwd_case,
+};
+
+const wr_op wr_op_kv_store = {
+  .name = "kv_store",
+  .doc = "keys and values into their places of a paged cache",
+  .args = {{"k", WR_IN, WR_ARG_FLOAT, 0},
+           {"v", WR_IN, WR_ARG_FLOAT, 0},
+           {"kcache", WR_UPDATE, 0, 0},
+           {"vcache", WR_UPDATE, 0, 0},
+           {"slot", WR_IN, 0, 0}},
+  .shape = kv_store_shape,
+  .cost = kv_store_cost,
+  .rows = kv_store_rows,
+  .n_rows = WR_ARRAY_LEN(kv_store_rows),
+  .make_case = kv_store_case,
+};
+
+const wr_op wr_op_attention_paged = {
+  .name = "attention_paged",
+  .doc = "softmax attention of rows over the paged cache of their sequences",
+  .args = {{"q", WR_IN, WR_ARG_FLOAT, 0},
+           {"kcache", WR_IN, 0, 0},
+           {"vcache", WR_IN, 0, 0},
+           {"seq", WR_IN, 0, 0},
+           {"pos", WR_IN, 0, 0},
+           {"page_table", WR_IN, 0, 0},
+           {"y", WR_OUT, WR_ARG_FLOAT, 0}},
+  .params_bytes = sizeof(wr_attention_params),
+  .shape = attention_paged_shape,
+  .cost = attention_paged_cost,
+  .print = attention_print,
+  .rows = attention_paged_rows,
+  .n_rows = WR_ARRAY_LEN(attention_paged_rows),
+  .make_case = attention_paged_case,
+};
