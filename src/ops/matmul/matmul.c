@@ -45,8 +45,17 @@ static weir_status inner_rule(const char *arg, const wr_vtype *t, int64_t want, 
                  (long long)want);
 }
 
+/* Rows of `inner` elements, split into heads. */
+static weir_status heads_rule(const char *arg, const void *params, const wr_vtype *rows, int64_t inner, wr_vtype *out) {
+  const int64_t heads = ((const wr_matmul_params *)params)->heads;
+  if (heads < 0 || (heads && inner % heads))
+    return wr_fail(WEIR_EUSAGE, "the %lld elements of a row of %s cannot be split into %lld heads", (long long)inner, arg, (long long)heads);
+  *out = heads ? wr_rule_type(rows->dtype, rows->live, rows->ext[0], heads, inner / heads, 0)
+               : wr_rule_type(rows->dtype, rows->live, rows->ext[0], inner, 0, 0);
+  return WEIR_OK;
+}
+
 static weir_status matmul_shape(const void *params, wr_vtype *t) {
-  (void)params;
   const wr_vtype *x = &t[WR_MM_X], *w = &t[WR_MM_W], *bias = &t[WR_MM_BIAS], *res = &t[WR_MM_RES];
   WR_TRY(weights_rule("w", w));
   WR_TRY(inner_rule("x", x, wr_rule_inner(w), "a row of w"));
@@ -55,19 +64,17 @@ static weir_status matmul_shape(const void *params, wr_vtype *t) {
     WR_TRY(wr_rule_rank("bias", bias, 1));
     WR_TRY(wr_rule_ext("bias", bias, 0, w->ext[0], "the number of rows of w"));
   }
-  t[WR_MM_Y] = wr_rule_type(x->dtype, x->live, x->ext[0], w->ext[0], 0, 0);
+  WR_TRY(heads_rule("y", params, x, w->ext[0], &t[WR_MM_Y]));
   if (!res->rank) return WEIR_OK;
   WR_TRY(wr_rule_float("res", res));
   return wr_rule_like("res", res, "x times w", &t[WR_MM_Y]);
 }
 
 static weir_status dx_shape(const void *params, wr_vtype *t) {
-  (void)params;
   const wr_vtype *dy = &t[WR_MM_DX_DY], *w = &t[WR_MM_DX_W];
   WR_TRY(weights_rule("w", w));
   WR_TRY(inner_rule("dy", dy, w->ext[0], "w (its rows)"));
-  t[WR_MM_DX_DX] = wr_rule_type(dy->dtype, dy->live, dy->ext[0], wr_rule_inner(w), 0, 0);
-  return WEIR_OK;
+  return heads_rule("dx", params, dy, wr_rule_inner(w), &t[WR_MM_DX_DX]);
 }
 
 static weir_status dw_shape(const void *params, wr_vtype *t) {
@@ -84,7 +91,8 @@ static weir_status dw_shape(const void *params, wr_vtype *t) {
 static weir_status matmul_grad(wr_grad *g, const wr_instr *i) {
   wr_program *p = wr_grad_program(g);
   const int dy = wr_grad_of(g, i->args[WR_MM_Y]), x = i->args[WR_MM_X], w = i->args[WR_MM_W], bias = i->args[WR_MM_BIAS];
-  if (wr_grad_wanted(g, x)) wr_grad_add(g, x, wr_matmul_dx(p, dy, w));
+  const wr_vtype *tx = wr_type(p, x);
+  if (wr_grad_wanted(g, x)) wr_grad_add(g, x, wr_matmul_dx(p, dy, w, tx->rank == 3 ? tx->ext[1] : 0));
   const bool want_w = wr_grad_wanted(g, w), want_bias = wr_grad_wanted(g, bias);
   if (want_w || want_bias) {
     int args[WR_MAX_ARGS] = {dy, x, WR_NEW, want_bias ? WR_NEW : WR_NONE};
@@ -128,14 +136,18 @@ static void dw_cost(const wr_call *c, wr_cost *out) {
 
 /* --------------------------------------------------------------------------------------------------- builders and fusion */
 
-int wr_matmul(wr_program *p, int x, int w, int bias, int res) {
+int wr_matmul_heads(wr_program *p, int x, int w, int bias, int res, int64_t heads) {
+  const wr_matmul_params params = {heads};
   int args[WR_MAX_ARGS] = {x, w, bias, res, WR_NEW};
-  return wr_emit(p, &wr_op_matmul, NULL, args) == WEIR_OK ? args[WR_MM_Y] : WR_NONE;
+  return wr_emit(p, &wr_op_matmul, &params, args) == WEIR_OK ? args[WR_MM_Y] : WR_NONE;
 }
 
-int wr_matmul_dx(wr_program *p, int dy, int w) {
+int wr_matmul(wr_program *p, int x, int w, int bias, int res) { return wr_matmul_heads(p, x, w, bias, res, 0); }
+
+int wr_matmul_dx(wr_program *p, int dy, int w, int64_t heads) {
+  const wr_matmul_params params = {heads};
   int args[WR_MAX_ARGS] = {dy, w, WR_NEW};
-  return wr_emit(p, &wr_op_matmul_dx, NULL, args) == WEIR_OK ? args[WR_MM_DX_DX] : WR_NONE;
+  return wr_emit(p, &wr_op_matmul_dx, &params, args) == WEIR_OK ? args[WR_MM_DX_DX] : WR_NONE;
 }
 
 int wr_matmul_dw(wr_program *p, int dy, int x) {
@@ -176,23 +188,27 @@ bool wr_fuse_matmul_add(wr_program *p, wr_instr *producer, wr_instr *consumer) {
 
 /* ------------------------------------------------------------------------------------------------------------------- cases */
 
-/* m n k w=dtype layout bias res x=dtype */
+/* m n k w=dtype layout bias res x=dtype heads */
 static weir_status matmul_case(wr_case *c, wr_program *p) {
+  const wr_matmul_params params = {wr_case_int(c, "heads", 0)};
   const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
   const int float_type = wr_case_dtype(c, "x", WR_F32);
   wr_vtype w = wr_rule_type(wr_case_dtype(c, "w", WR_F32), WR_LIVE_ALL, n, k, 0, 0);
   w.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
   int args[WR_MAX_ARGS] = {0, 0, WR_NONE, WR_NONE, WR_NEW};
-  const wr_vtype x = wr_rule_type(float_type, WR_LIVE_ROWS, m, k, 0, 0), y = wr_rule_type(float_type, WR_LIVE_ROWS, m, n, 0, 0);
+  const int64_t heads = params.heads;
+  const wr_vtype x = wr_rule_type(float_type, WR_LIVE_ROWS, m, k, 0, 0);
+  const wr_vtype y = wr_rule_type(float_type, WR_LIVE_ROWS, m, heads ? heads : n, heads ? n / heads : 0, 0);
   const wr_vtype bias = wr_rule_type(float_type, WR_LIVE_ALL, n, 0, 0, 0);
   args[WR_MM_X] = wr_case_input(c, p, WR_INPUT, "x", x, wr_fill_normal(0, 1));
   args[WR_MM_W] = wr_case_input(c, p, WR_PARAM, "w", w, wr_fill_normal(0, 0.05));
   if (wr_case_int(c, "bias", 0)) args[WR_MM_BIAS] = wr_case_input(c, p, WR_PARAM, "bias", bias, wr_fill_normal(0, 1));
   if (wr_case_int(c, "res", 0)) args[WR_MM_RES] = wr_case_input(c, p, WR_INPUT, "res", y, wr_fill_normal(0, 1));
-  return wr_emit(p, c->op, NULL, args);
+  return wr_emit(p, c->op, &params, args);
 }
 
 static weir_status dx_case(wr_case *c, wr_program *p) {
+  const wr_matmul_params params = {wr_case_int(c, "heads", 0)};
   const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
   wr_vtype w = wr_rule_type(wr_case_dtype(c, "w", WR_F32), WR_LIVE_ALL, n, k, 0, 0);
   w.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
@@ -200,7 +216,7 @@ static weir_status dx_case(wr_case *c, wr_program *p) {
   const wr_vtype dy = wr_rule_type(wr_case_dtype(c, "dy", WR_F32), WR_LIVE_ROWS, m, n, 0, 0);
   args[WR_MM_DX_DY] = wr_case_input(c, p, WR_INPUT, "dy", dy, wr_fill_normal(0, 1));
   args[WR_MM_DX_W] = wr_case_input(c, p, WR_PARAM, "w", w, wr_fill_normal(0, 0.05));
-  return wr_emit(p, c->op, NULL, args);
+  return wr_emit(p, c->op, &params, args);
 }
 
 static weir_status dw_case(wr_case *c, wr_program *p) {
@@ -223,6 +239,7 @@ const wr_op wr_op_matmul = {
            {"bias", WR_IN, WR_ARG_OPTIONAL, 0},
            {"res", WR_IN, WR_ARG_OPTIONAL | WR_ARG_FLOAT, 0},
            {"y", WR_OUT, WR_ARG_FLOAT, 1 + WR_MM_RES}},
+  .params_bytes = sizeof(wr_matmul_params),
   .shape = matmul_shape,
   .grad = matmul_grad,
   .cost = matmul_cost,
@@ -235,6 +252,7 @@ const wr_op wr_op_matmul_dx = {
   .name = "matmul_dx",
   .doc = "gradient of matmul with respect to x: dy w",
   .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0}, {"w", WR_IN, 0, 0}, {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
+  .params_bytes = sizeof(wr_matmul_params),
   .shape = dx_shape,
   .cost = dx_cost,
   .rows = matmul_dx_rows,

@@ -12,8 +12,12 @@
 
 #include "core/core.h"
 
-int wr_matmul(wr_program *p, int x, int w, int bias, int res); /* bias, res: WR_NONE without */
-int wr_matmul_dx(wr_program *p, int dy, int w);                /* [M, K] */
+/* The output's rows are split into so many heads, [M, heads, N / heads]; 0: [M, N]. The same bytes, seen as the next op wants them. */
+typedef struct wr_matmul_params { int64_t heads; } wr_matmul_params;
+
+int wr_matmul(wr_program *p, int x, int w, int bias, int res); /* [M, N]. bias, res: WR_NONE without */
+int wr_matmul_heads(wr_program *p, int x, int w, int bias, int res, int64_t heads);
+int wr_matmul_dx(wr_program *p, int dy, int w, int64_t heads); /* [M, K], or [M, heads, K / heads] */
 int wr_matmul_dw(wr_program *p, int dy, int x);                /* [N, K], without dbias */
 
 #endif
