@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+"""smollm2: logits and greedy text of a real model in every type, against llama.cpp's exact answers (golden/*_logits.gguf).
+
+What is compared is in tools/oracle/smollm2_logits.py: KL over the stored ids and one bucket for the others, mean over twelve
+prompts; below 1e-5 where the weights are not quantised, 6e-3 where they are. Greedy text must be the reference's as long as the
+reference's two largest logits are more than 0.05 apart; where they are closer it may part, and what follows is not compared.
+For quantised weights, where the activations are rounded to 8 bits as well, the distance is 0.25: llama.cpp's own text parts from
+the same reference at distances up to 0.23, with a mean KL of 3.2e-3 to 3.9e-3. The random models' bar is 1e-3 (llama.cpp: 6e-4).
+The bits of the logits must not depend on the threads or on how the prompt was cut. The prompts' ids are llama.cpp's too.
+
+Needs WEIR (default ./weir) and WEIR_TEST_MODELS, the folder of tools/test-model-variants; each model that is not there, or is
+another one by its checksum, is skipped by name. Types that have only reference rows are slow and get one prompt; so does
+everything in a sanitizer build. WEIR_TEST_FULL=1: every prompt that the golden file has.
+"""
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+WEIR = os.environ.get("WEIR") or os.path.join(os.path.dirname(HERE), "weir")
+MODELS = os.environ.get("WEIR_TEST_MODELS")
+FULL = os.environ.get("WEIR_TEST_FULL") == "1"
+SLOW_BUILD = os.environ.get("WEIR_VARIANT") in ("asan", "tsan", "debug")
+EXACT = ("f32", "f16", "bf16")
+REFERENCE_ONLY = ("bf16", "q5_0", "q5_1")
+MARGIN, MARGIN_QUANTISED = 0.05, 0.25
+GREEDY_PROMPTS = ("empty", "english", "code_python", "japanese", "numbers", "chat")
+BITS_PROMPT = "chat"
+
+counts = {"passed": 0, "failed": 0, "skipped": 0}
+
+
+def passed(name, note=""):
+    counts["passed"] += 1
+    print(f"ok   {name} {note}", flush=True)
+
+
+def failed(name, why):
+    counts["failed"] += 1
+    print(f"FAIL {name}: {why}", flush=True)
+
+
+def skipped(name, why):
+    counts["skipped"] += 1
+    print(f"SKIP smollm2 {name}: {why}", flush=True)
+
+
+def finish():
+    print(f"smollm2: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    sys.exit(1 if counts["failed"] else 0)
+
+
+try:
+    import gguf
+    import numpy as np
+except ImportError as missing:
+    skipped("all", f"{missing.name} is not installed")
+    finish()
+
+
+class Weir(Exception):
+    """The program did not do what it was asked."""
+
+
+def weir(*args, stdin=b""):
+    """Runs weir with --json; the object that it prints."""
+    command = [WEIR, *args, "--json"]
+    done = subprocess.run(command, input=stdin, capture_output=True)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip()[-300:]
+        raise Weir(f"`{' '.join(command)[:160]}` ended with {done.returncode}: {said}")
+    try:
+        return json.loads(done.stdout)
+    except ValueError as error:
+        raise Weir(f"`{' '.join(command)[:160]}` printed no JSON: {error}") from None
+
+
+class Golden:
+    def __init__(self, file):
+        reader = gguf.GGUFReader(os.path.join(HERE, "golden", file))
+        self.tensors = {t.name: t.data for t in reader.tensors}
+        self.meta = {k[7:]: f.contents() for k, f in reader.fields.items() if k.startswith("golden.")}
+
+    def model(self, prefix, kind):
+        """Path of a model, or None after a skip."""
+        path = os.path.join(MODELS, f"{prefix}-{kind}.gguf")
+        if not os.path.exists(path):
+            return skipped(f"{prefix}-{kind}", "no such model in WEIR_TEST_MODELS")
+        with open(path, "rb") as f:
+            if hashlib.file_digest(f, "sha256").hexdigest() != self.meta["sha256"][self.meta["types"].index(kind)]:
+                return skipped(f"{prefix}-{kind}", "another model than the golden file was made from (its checksum differs)")
+        return path
+
+
+def tokens_option(tokens):
+    return "--tokens", ",".join(map(str, tokens))
+
+
+def last_logits(path, tokens, *options):
+    answer = weir("logits", path, *tokens_option(tokens), *options)
+    return np.array(answer["logits"], np.float64), answer["hash"]
+
+
+def log_sum_exp(x):
+    return x.max() + np.log(np.exp(x - x.max()).sum())
+
+
+def kl(reference, reference_sum, logits, ids):
+    """reference: logits of ids; logits: the whole row. Those outside ids are one bucket."""
+    log_p = reference.astype(np.float64) - reference_sum
+    log_q = logits[ids] - log_sum_exp(logits)
+    p, q = np.exp(log_p), np.exp(log_q)
+    rest_p, rest_q = max(1 - p.sum(), 1e-12), max(1 - q.sum(), 1e-12)
+    return float((p * (log_p - log_q)).sum() + rest_p * np.log(rest_p / rest_q))
+
+
+def check_kl(golden, path, kind):
+    reference = "f32" if kind == "q4_1" else kind
+    names = [n for n in golden.meta["prompts"] if f"logits.{reference}.{n}" in golden.tensors]
+    if not FULL and (SLOW_BUILD or kind in REFERENCE_ONLY):
+        names = ["english"]
+    each = {}
+    for name in names:
+        logits, _ = last_logits(path, golden.tensors[f"tokens.{name}"])
+        total = golden.tensors[f"logsumexp.{reference}"][golden.meta["prompts"].index(name)]
+        each[name] = kl(golden.tensors[f"logits.{reference}.{name}"], total, logits, golden.tensors[f"ids.{name}"])
+    mean, bar = float(np.mean(list(each.values()))), 1e-5 if kind in EXACT else 6e-3
+    worst = max(each, key=each.get)
+    note = f"mean KL {mean:.3g} (bar {bar:g}), worst {each[worst]:.3g} ({worst}), {len(each)} prompts"
+    (passed if mean < bar else failed)(f"kl {kind}", note)
+
+
+def parts_at(golden, kind, name, tokens):
+    """Where weir's greedy text may not, but does, part from the reference: a sentence, or None."""
+    of = "f32" if kind == "q4_1" else kind
+    reference, margin = golden.tensors[f"greedy.{of}.{name}"], golden.tensors[f"margin.{of}.{name}"]
+    bar = MARGIN if kind in EXACT else MARGIN_QUANTISED
+    eos = len(reference) < golden.meta["greedy"]  # then the last id is the end of the text, which generate does not print
+    for i, want in enumerate(reference):
+        got = tokens[i] if i < len(tokens) else None
+        if got == want or (got is None and eos and i == len(reference) - 1):
+            continue
+        return f"{name}: token {i} is {got}, not {want}, where the margin is {margin[i]:.3f}" if margin[i] > bar else None
+    return None
+
+
+def check_greedy(golden, path, kind):
+    wrong = []
+    names = golden.meta["prompts"] if FULL else ["english"] if SLOW_BUILD else GREEDY_PROMPTS
+    for name in names:
+        text = golden.meta["texts"][golden.meta["prompts"].index(name)]
+        prompt = ["--chat", "-p", golden.meta["chat_user"]] if name == "chat" else ["-p", text]
+        answer = weir("generate", path, *prompt, "-n", str(golden.meta["greedy"]), "--temp", "0")
+        if list(answer["prompt_tokens"]) != golden.tensors[f"tokens.{name}"].tolist():
+            wrong.append(f"{name}: the prompt became {answer['prompt_tokens'][:12]}…")
+            continue
+        why = parts_at(golden, kind, name, answer["tokens"])
+        if why:
+            wrong.append(why)
+    (failed if wrong else passed)(f"greedy {kind}", "; ".join(wrong) or f"{len(names)} prompts")
+
+
+def check_bits(golden, path, kind):
+    tokens = golden.tensors["tokens.english" if SLOW_BUILD else f"tokens.{BITS_PROMPT}"]
+    _, want = last_logits(path, tokens)
+    options = [("--threads", "1"), ("--threads", "2"), ("--threads", "3"), ("--cut", "1"), ("--cut", "7"), ("--cut", "64"),
+               ("--cut", "7", "--threads", "1")]
+    wrong = [" ".join(o) for o in options if last_logits(path, tokens, *o)[1] != want]
+    (failed if wrong else passed)(f"bits {kind}", f"other bits with {', '.join(wrong)}" if wrong else f"{len(options)} ways")
+
+
+def check_tokens(golden, path):
+    wrong = []
+    for name, text in zip(golden.meta["prompts"], golden.meta["texts"]):
+        want = golden.tensors[f"tokens.{name}"].tolist()
+        got = weir("tokenize", path, stdin=text.encode())["tokens"]
+        if got != (want if text else []) and not (not text and got == want):
+            wrong.append(f"{name}: {got[:12]}… not {want[:12]}…")
+    (failed if wrong else passed)("tokens", "; ".join(wrong))
+
+
+def check_random(golden, path, kind):
+    each = []
+    for name in golden.meta["prompts"]:
+        reference = golden.tensors[f"logits.{kind}.{name}"]
+        logits, _ = last_logits(path, golden.tensors[f"tokens.{name}"])
+        each.append(kl(reference, log_sum_exp(reference.astype(np.float64)), logits, np.arange(len(reference))))
+    mean = float(np.mean(each))
+    (passed if mean < 1e-3 else failed)(f"kl random {kind}", f"mean KL {mean:.3g} (bar 0.001)")
+
+
+def attempt(name, check, *args):
+    start = time.monotonic()
+    try:
+        check(*args)
+    except (Weir, KeyError, IndexError) as error:
+        failed(name, error if isinstance(error, Weir) else f"the answer lacks {error}")
+    print(f"       {name}: {time.monotonic() - start:.1f} s", flush=True)
+
+
+def main():
+    only = sys.argv[1] if len(sys.argv) > 1 else ""
+    if not MODELS:
+        skipped("all", "WEIR_TEST_MODELS is not set")
+        finish()
+    if not os.access(WEIR, os.X_OK):
+        skipped("all", f"there is no program {WEIR}")
+        finish()
+    commands = subprocess.run([WEIR, "--help"], capture_output=True, text=True).stdout
+    if "generate" not in commands or "logits" not in commands:
+        skipped("all", f"{WEIR} has no commands generate and logits")
+        finish()
+    golden = Golden("smollm2_logits.gguf")
+    for kind in golden.meta["types"]:
+        path = golden.model("smollm2-135m", kind)
+        checks = [("kl", check_kl)]
+        if kind not in REFERENCE_ONLY:
+            checks.append(("bits", check_bits))
+            checks.append(("greedy", check_greedy))
+        for name, check in checks if path else []:
+            if only in f"{name} {kind}":
+                attempt(f"{name} {kind}", check, golden, path, kind)
+        if path and kind == "q4_1" and only in "tokens":
+            attempt("tokens", check_tokens, golden, path)
+    golden = Golden("random_logits.gguf")
+    for kind in golden.meta["types"]:
+        path = golden.model("random", kind)
+        if path and only in f"kl random {kind}":
+            attempt(f"kl random {kind}", check_random, golden, path, kind)
+    finish()
+
+
+if __name__ == "__main__":
+    main()

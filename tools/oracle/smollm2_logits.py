@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""tests/golden/smollm2_logits.gguf and random_logits.gguf: what llama.cpp computes in F32.
+
+smollm2_logits.py LLAMA_DIR MODELS_DIR      some minutes
+
+LLAMA_DIR is what bench/peers made for llama.cpp (source under src/, libraries under build/bin); MODELS_DIR holds the files of
+tools/test-model-variants. The reference of a type is the F32 dequantisation of its file, made here beside it, with the KV cache
+in F32 and no flash attention: then every product is F32 and the weights are the type's own. q4_1 has no reference of its own,
+because the f32 file is its dequantisation.
+
+smollm2_logits.gguf, for prompt P of golden.prompts (texts in golden.texts; the last is a chat, golden.chat_user its message):
+  tokens.P         I32, the prompt's ids. The empty prompt is the BOS token alone: where a vocabulary asks for no BOS, llama.cpp
+                   refuses an empty prompt, and one token has to stand there.
+  ids.P            I32 [K], the K largest of the f32 reference, largest first
+  logits.TYPE.P    F32 [K], the logits of these ids in the reference of TYPE; for f32, f16, q8_0, q4_0 for every prompt, for the
+                   other types for the prompts in golden.few
+  logsumexp.TYPE   F64 [prompts], over the whole vocabulary (0 where there are no logits)
+  greedy.TYPE.P    I32, greedy continuation in the reference of TYPE; it ends with the end-of-text id or has golden.greedy ids
+  margin.TYPE.P    F32, at each of these ids the largest logit less the second
+  native.TYPE.P    I32, greedy continuation of llama.cpp on the quantised file itself, for comparison
+  golden.sha256    of the model files, in the order of golden.types: a file with another sum is another model
+  golden.native_kl mean KL of llama.cpp on the type's own file against its reference, in the same order
+KL: the K ids and one bucket for all the others, p from the reference, sum p ln(p/q), mean over the prompts.
+
+random_logits.gguf: golden.types q4_k, q5_k, q6_k, k_mix of random-TYPE.gguf: tokens.P, logits.TYPE.P F32 [V] whole, sha256.
+"""
+import hashlib
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+
+from golden import REPO, Golden
+from prompts import CHAT_USER, PROMPTS
+
+K, GREEDY = 1024, 48  # with 1,024 ids the KL is 2 to 4 % below that of the whole vocabulary
+FULL = ["f32", "f16", "q8_0", "q4_0"]
+NATIVE = ["q8_0", "q4_0", "q4_1"]
+PART = ["bf16", "q5_0", "q5_1"]
+FEW = ["english", "japanese", "code_c"]
+RANDOM = ["q4_k", "q5_k", "q6_k", "k_mix"]
+CHAT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        f"<|im_start|>user\n{CHAT_USER}<|im_end|>\n<|im_start|>assistant\n")
+
+
+def build(llama):
+    """Compiles llama_logits.c against the libraries; returns the program's path."""
+    program = os.path.join(tempfile.mkdtemp(prefix="oracle"), "llama_logits")
+    source, lib = os.path.join(llama, "src/vendor/llama.cpp"), os.path.join(llama, "build/bin")
+    here = os.path.dirname(os.path.abspath(__file__))
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, os.path.join(here, "llama_logits.c"),
+                    f"-I{source}/include", f"-I{source}/ggml/include", f"-L{lib}", f"-Wl,-rpath,{lib}",
+                    "-lllama", "-lggml", "-lggml-base"], check=True)
+    return program
+
+
+def ask(program, model, prompts, greedy):
+    """prompts: (name, text) pairs; a dict of name -> (ids, logits, greedy ids, margins)."""
+    query = b""
+    for name, text in prompts:
+        special, text = (1, CHAT) if text is None else (0, text)
+        data = text.encode()
+        query += b"%d %d %d\n" % (len(data), special, greedy) + data
+    reply = subprocess.run([program, model], input=query, stdout=subprocess.PIPE, check=True).stdout
+    at, answers = 0, {}
+
+    def take(dtype, count):
+        nonlocal at
+        array = np.frombuffer(reply, dtype, count, at)
+        at += array.nbytes
+        return array
+
+    for name, _ in prompts:
+        ids = take(np.int32, int(take(np.int32, 1)[0]))
+        logits = take(np.float32, int(take(np.int32, 1)[0]))
+        steps = take(np.dtype([("id", np.int32), ("margin", np.float32)]), int(take(np.int32, 1)[0]))
+        answers[name] = ids, logits, steps["id"], steps["margin"]
+    assert at == len(reply)
+    return answers
+
+
+def log_sum_exp(logits):
+    x = logits.astype(np.float64)
+    return float(x.max() + np.log(np.exp(x - x.max()).sum()))
+
+
+def kl(reference, other, ids):
+    """Both are whole rows of logits."""
+    def parts(logits):
+        p = np.exp(logits[ids].astype(np.float64) - log_sum_exp(logits))
+        return np.append(p, max(1 - p.sum(), 1e-300))
+    p, q = parts(reference), parts(other)
+    return float((p * np.log(p / q)).sum())
+
+
+def sha256(path):
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def reference_of(models, name):
+    """The F32 dequantisation of a model, made if it is not there."""
+    tool = os.path.join(REPO, "tools", "test-model-variants")
+    source = os.path.join(models, "smollm2-135m-q4_1.gguf")
+    wanted = name if name == "smollm2-135m-f32" else f"{name}-f32"
+    subprocess.run([sys.executable, tool, source, models, name, wanted], check=True)
+    return os.path.join(models, f"{wanted}.gguf")
+
+
+def smollm2(program, models, llama_version):
+    out = Golden("smollm2_logits.gguf", "python tools/oracle/smollm2_logits.py LLAMA_DIR MODELS_DIR", llama_cpp=llama_version)
+    names = [name for name, _ in PROMPTS]
+    out.note("prompts", names)
+    out.note("texts", [CHAT if text is None else text for _, text in PROMPTS])
+    out.note("chat_user", CHAT_USER)
+    out.note("types", FULL + ["q4_1"] + PART)
+    out.note("few", FEW)
+    out.note("greedy", GREEDY)
+    exact = {t: ask(program, reference_of(models, f"smollm2-135m-{t}"), PROMPTS, GREEDY) for t in FULL}
+    few = [p for p in PROMPTS if p[0] in FEW]
+    exact |= {t: ask(program, reference_of(models, f"smollm2-135m-{t}"), few, 1) for t in PART}
+    ids_of = {}
+    for name in names:
+        tokens, logits, _, _ = exact["f32"][name]
+        ids_of[name] = np.argsort(-logits, kind="stable")[:K].astype(np.int32)
+        out.i32(f"tokens.{name}", tokens)
+        out.i32(f"ids.{name}", ids_of[name])
+    native_kl, native = [], {}
+    for t in FULL + ["q4_1"] + PART:
+        reference = exact["f32" if t == "q4_1" else t]
+        asked = [p for p in PROMPTS if p[0] in reference]
+        native[t] = ask(program, os.path.join(models, f"smollm2-135m-{t}.gguf"), asked, GREEDY if t in NATIVE else 1)
+        each = {name: kl(reference[name][1], native[t][name][1], ids_of[name]) for name in reference}
+        native_kl.append(float(np.mean(list(each.values()))))
+        apart = [first_apart(reference[n][2], native[t][n][2], reference[n][3]) for n in reference]
+        print(f"{t}: llama.cpp's mean KL {native_kl[-1]:.3g}, worst {max(each.values()):.3g};",
+              "margins where its greedy text parts:", " ".join(f"{m:.3f}" for m in apart if m is not None), flush=True)
+    for t in FULL + PART:
+        out.f64(f"logsumexp.{t}", np.array([log_sum_exp(exact[t][n][1]) if n in exact[t] else 0.0 for n in names]))
+        for name, (_, logits, greedy, margin) in exact[t].items():
+            out.f32(f"logits.{t}.{name}", logits[ids_of[name]])
+            if t in FULL:
+                out.i32(f"greedy.{t}.{name}", greedy)
+                out.f32(f"margin.{t}.{name}", margin)
+    for t in NATIVE:
+        for name in names:
+            out.i32(f"native.{t}.{name}", native[t][name][2])
+    out.note("native_kl", native_kl)
+    out.note("sha256", [sha256(os.path.join(models, f"smollm2-135m-{t}.gguf")) for t in FULL + ["q4_1"] + PART])
+    out.write()
+
+
+def first_apart(reference, other, margin):
+    """The reference's margin where two greedy texts part; None if they do not."""
+    for i, (a, b) in enumerate(zip(reference, other)):
+        if a != b:
+            return float(margin[i])
+    return None
+
+
+def random_models(program, models, llama_version):
+    out = Golden("random_logits.gguf", "python tools/oracle/smollm2_logits.py LLAMA_DIR MODELS_DIR", llama_cpp=llama_version)
+    prompts = [p for p in PROMPTS if p[0] in ("english", "emoji")]
+    out.note("types", RANDOM)
+    out.note("prompts", [name for name, _ in prompts])
+    out.note("texts", [text for _, text in prompts])
+    for t in RANDOM:
+        answers = ask(program, reference_of(models, f"random-{t}"), prompts, 1)
+        native = ask(program, os.path.join(models, f"random-{t}.gguf"), prompts, 1)
+        every = np.arange(len(answers["english"][1]))
+        print(f"random {t}: llama.cpp's mean KL", np.mean([kl(answers[n][1], native[n][1], every) for n in answers]))
+        for name, (tokens, logits, _, _) in answers.items():
+            if t == RANDOM[0]:
+                out.i32(f"tokens.{name}", tokens)
+            out.f32(f"logits.{t}.{name}", logits)
+    out.note("sha256", [sha256(os.path.join(models, f"random-{t}.gguf")) for t in RANDOM])
+    out.write()
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit("usage: smollm2_logits.py LLAMA_DIR MODELS_DIR")
+    llama, models = sys.argv[1:]
+    program = build(llama)
+    with open(os.path.join(llama, "src/llama_cpp/__init__.py")) as f:
+        version = "llama-cpp-python " + f.read().split('__version__ = "')[1].split('"')[0]
+    random_models(program, models, version)
+    smollm2(program, models, version)
+
+
+if __name__ == "__main__":
+    main()
