@@ -130,9 +130,11 @@ fuzz:
 	@$(MAKE) --no-print-directory VARIANT=fuzz fuzzers
 	@tools/run-fuzz $(SECONDS) $(TARGET)
 
-## bench: time this machine, the kernels and the model; records go to bench/records
+## bench: time this machine, the kernels, and decoding (beside llama.cpp after bench/peers llama); records in bench/records
 bench: all
-	@bench/run
+	@./weir bench machine
+	@./weir bench ops
+	@eval "$$(tools/test-models)"; $(PYTHON) bench/decode.py
 
 ## fmt: clang-format the .c files (headers are set by hand, comments aligned)
 fmt:
