@@ -213,7 +213,12 @@ weir_status wr_pass_fuse(wr_program *p);
 
 /* ----------------------------------------------------------------------------------------------------------------- plan and run */
 /* One numeric class for each (op, weight dtype and layout) over all plans of a model. */
-typedef struct wr_class_ledger { struct { const char *key, *klass; } entry[64]; int n; wr_arena arena; } wr_class_ledger;
+typedef struct wr_class_ledger {
+  struct { const char *key, *klass; } entry[64];
+  int n;
+  bool oom; /* an entry was lost for want of memory; wr_plan_make fails then */
+  wr_arena arena;
+} wr_class_ledger;
 void wr_class_ledger_free(wr_class_ledger *l);
 
 typedef struct wr_plan_options {

@@ -112,6 +112,10 @@ static weir_status select_rows(wr_plan *plan, wr_memory_plan *m, const wr_regs *
     describe_call(p, m, i, full, c);
     const wr_row *row = wr_select(p->instrs[i].op, c, d, plan->options.classes, plan->options.use, NULL);
     if (!row) return wr_fail_prefix(WEIR_EUNSUPPORTED, "instruction %d (%s): ", i, p->instrs[i].op->name);
+    if (plan->options.classes && plan->options.classes->oom) {
+      plan->options.classes->oom = false;
+      return wr_fail_nomem(sizeof *plan->options.classes, "the classes of a plan");
+    }
     p->instrs[i].row = row;
     m->scratch[i].bytes = row->scratch ? row->scratch(c, d->n_threads) : 0;
     plan->scratch_bytes = WR_MAX(plan->scratch_bytes, m->scratch[i].bytes);

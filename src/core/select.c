@@ -89,7 +89,10 @@ static const char *ledger_class(const wr_class_ledger *l, const char *key) {
 static void ledger_note(wr_class_ledger *l, const char *key, const char *klass) {
   if (ledger_class(l, key) || l->n == (int)WR_ARRAY_LEN(l->entry)) return;
   const char *copy = wr_arena_strdup(&l->arena, key);
-  if (!copy) return;
+  if (!copy) {
+    l->oom = true;
+    return;
+  }
   l->entry[l->n].key = copy;
   l->entry[l->n++].klass = klass;
 }
