@@ -1,0 +1,65 @@
+/* Opening a model: header, hyper-parameters, weights, layouts, and the device's view of the weights. */
+#include "model/model.h"
+#include "model/model_i.h"
+
+static weir_status import_weights(wr_model *m) {
+  const wr_weight *embd = wr_model_weight(m, -1, WR_T_TOKEN_EMBD);
+  for (int i = 0; i < m->n_weights; i++) {
+    wr_weight *w = &m->weights[i];
+    WR_TRY(wr_mem_import(m->mem, w->host, w->bytes, &w->buf));
+    m->weight_bytes += w->bytes;
+    m->token_bytes += w == embd && !wr_weight_is_matrix(m, w) ? w->bytes / (size_t)w->rows : w->bytes;
+  }
+  return WEIR_OK;
+}
+
+static weir_status open_model(wr_model *m, const char *path, const wr_model_options *options) {
+  const wr_gguf_options file = {.no_mmap = options->no_mmap};
+  WR_TRY(wr_gguf_open(path, &file, &m->gguf));
+  WR_TRY(wr_hparams_read(m->gguf, &m->h));
+  WR_TRY(wr_weights_find(m));
+  wr_str why = {0};
+  weir_status s = wr_pack_open(m, options, &why);
+  if (s == WEIR_OK) {
+    wr_str text = {0};
+    wr_str_printf(&text, "%s: %s", m->packed.ptr ? "packed" : "plain", why.ptr ? why.ptr : "");
+    m->layout = text.oom || why.oom ? NULL : text.ptr;
+    if (!m->layout) {
+      wr_str_free(&text);
+      s = wr_fail_nomem(text.len, "the name of a layout");
+    }
+  }
+  wr_str_free(&why);
+  WR_TRY(s);
+  WR_TRY(wr_weights_small(m));
+  return import_weights(m);
+}
+
+weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out) {
+  const wr_model_options none = {0};
+  const uint64_t begin = wr_now_ns();
+  wr_model *m = wr_calloc(1, sizeof *m);
+  if (!m) return wr_fail_nomem(sizeof *m, "a model");
+  m->mem = mem;
+  const weir_status s = open_model(m, path, options ? options : &none);
+  if (s != WEIR_OK) {
+    wr_model_close(m);
+    return s;
+  }
+  m->load_seconds = (double)(wr_now_ns() - begin) * 1e-9 - m->pack_seconds;
+  *out = m;
+  return WEIR_OK;
+}
+
+void wr_model_close(wr_model *m) {
+  if (!m) return;
+  for (int i = 0; i < m->n_weights; i++) wr_mem_free(m->mem, WR_MEM_WEIGHTS, &m->weights[i].buf);
+  wr_map_close(&m->packed);
+  wr_gguf_close(m->gguf);
+  wr_free(m->weights);
+  wr_free(m->index);
+  wr_free(m->small);
+  wr_free(m->types);
+  wr_free(m->layout);
+  wr_free(m);
+}

@@ -1,0 +1,141 @@
+/* model: from a file to a program. Architectures and hyper-parameters as tables, weights in the layout that they are computed in,
+ * and the builder that writes a model's step down as a program.
+ *
+ * Owns: reading hyper-parameters (typed, ranged, held against each other and against the shapes of the tensors before use); which
+ * layout each weight has; the packed file in the cache folder. Knows nothing of sessions, sampling or text.
+ *
+ *   hparams.c   the tables architectures.def and hparams.def, read        weights.c   tensors.def: found, checked, typed
+ *   pack.c      the packed file: made, mapped, listed, cleared            llama.c     the program of the Llama family
+ *   model.c     opening
+ *
+ * A model is read-only once it is open: any number of threads may build programs from it.
+ */
+#ifndef WR_MODEL_H
+#define WR_MODEL_H
+
+#include "core/core.h"
+#include "format/format.h"
+#include "ops/attention/attention.h" /* WR_KV_PAGE: positions a page of the cache */
+
+/* ---- hyper-parameters */
+typedef enum wr_rope_order { WR_ROPE_PAIRS, WR_ROPE_HALVES } wr_rope_order;
+typedef struct wr_arch {
+  const char *name;
+  wr_rope_order rope;
+  const char *doc;
+} wr_arch;
+extern const wr_arch wr_archs[];
+extern const int wr_archs_n;
+
+typedef enum wr_rope_scaling { WR_SCALING_NONE, WR_SCALING_LINEAR, WR_SCALING_YARN } wr_rope_scaling;
+
+typedef struct wr_hparams {
+  const wr_arch *arch;
+#define INT(field, key, required, min, max, def) int64_t field;
+#define FLOAT(field, key, required, min, max, def) double field;
+#include "model/hparams.def"
+#undef INT
+#undef FLOAT
+  wr_rope_scaling scaling;
+  int64_t vocab; /* rows of the embedding; the tokenizer may have fewer tokens, then the last rows are padding */
+} wr_hparams;
+/* Reads and cross-checks everything that the header alone decides; vocab comes from the embedding's shape. */
+weir_status wr_hparams_read(const wr_gguf *g, wr_hparams *out);
+
+/* Extents that tensors have. X(name, its value of wr_hparams *h, what it is made of) */
+#define WR_DIM_MAP(X) \
+  X(ONE, 1, "1") \
+  X(VOCAB, h->vocab, "vocabulary") \
+  X(WIDTH, h->width, "embedding_length") \
+  X(FF, h->ff, "feed_forward_length") \
+  X(QUERY, h->heads * h->key_width, "attention.head_count x head width") \
+  X(KEY, h->kv_heads * h->key_width, "attention.head_count_kv x head width") \
+  X(VALUE, h->kv_heads * h->value_width, "attention.head_count_kv x head width") \
+  X(MIXED, h->heads * h->value_width, "attention.head_count x head width") \
+  X(ROPE_PAIRS, h->rope_dims / 2, "half of rope.dimension_count")
+typedef enum wr_dim {
+#define X(name, value, text) WR_DIM_##name,
+  WR_DIM_MAP(X)
+#undef X
+} wr_dim;
+
+/* ---- weights */
+typedef enum wr_tensor_id {
+#define TENSOR(id, name, scope, need, use, rows, cols) WR_T_##id,
+#include "model/tensors.def"
+#undef TENSOR
+  WR_T_COUNT
+} wr_tensor_id;
+
+typedef struct wr_weight {
+  char name[WR_GGUF_MAX_NAME + 1];
+  wr_tensor_id id;
+  int layer;                    /* -1: of the whole model */
+  const wr_gguf_tensor *tensor; /* in the source file */
+  wr_dtype dtype;
+  wr_layout layout;
+  int64_t rows, cols;
+  size_t bytes;                 /* in `layout` */
+  const void *host;             /* where it lies: source map, packed map, or the model's own small memory (VECTOR) */
+  wr_buf buf;                   /* the device's view of it */
+} wr_weight;
+
+typedef struct wr_model_options {
+  bool no_mmap, no_pack, force_pack;
+  bool plan_only;               /* no memory is touched beyond the header: weights have sizes, but no address that may be followed */
+} wr_model_options;
+
+typedef struct wr_model {
+  wr_mem *mem;
+  wr_gguf *gguf;
+  wr_hparams h;
+  wr_weight *weights;           /* [n_weights] in the order of use */
+  int n_weights;
+  int *index;                   /* [(1 + layers) * WR_T_COUNT] into weights, -1: absent; row 0 is the model's own */
+  wr_map packed;                /* ptr NULL: nothing is packed */
+  void *small;                  /* VECTORs that had to be converted */
+  char *types;                  /* "q4_0, q8_0" */
+  char *layout;                 /* "packed: <path>", "plain: <why>" */
+  uint64_t parameters, weight_bytes;
+  uint64_t token_bytes;         /* of the weights that one token's decode reads */
+  double load_seconds, pack_seconds;
+} wr_model;
+weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out);
+void wr_model_close(wr_model *m); /* NULL allowed */
+const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id); /* layer -1: the model's own. NULL: absent */
+
+/* ---- the packed file: pack.c */
+typedef struct wr_pack_file {
+  char *path, *source;
+  uint64_t bytes;
+  bool stale;
+} wr_pack_file;
+weir_status wr_pack_folder(char *out, size_t cap);
+/* Calls fn for each packed file (and each temporary one that was left behind, as stale). No folder: no calls. */
+weir_status wr_pack_list(weir_status (*fn)(void *user, const wr_pack_file *f), void *user);
+weir_status wr_pack_verify(const char *path);
+
+/* ---- the program */
+typedef struct wr_step_shape {
+  int rows;            /* bucket: token rows */
+  int out;             /* bucket: rows that want logits */
+  int seqs;            /* rows of the page table */
+  int64_t pages;       /* pages of the pool */
+  int64_t pages_a_seq; /* columns of the page table */
+  wr_dtype kv;         /* F16 or F32 */
+} wr_step_shape;
+
+/* Ids of the values that a run reads and writes. */
+typedef struct wr_step_io {
+  int tokens, pos, slot, seq; /* INPUT [rows] i32 */
+  int page_table;             /* INPUT [seqs, pages_a_seq] i32 */
+  int out_rows;               /* INPUT [out] i32: which rows want logits */
+  int logits;                 /* OUTPUT [out, vocab] f32 */
+  int n_layers;
+  int *k, *v;                 /* [n_layers] STATE of each layer, to be bound before planning; in the program's arena */
+} wr_step_io;
+/* Appends the step to an empty program and binds the weights. */
+weir_status wr_llama_build(wr_program *p, const wr_model *m, const wr_step_shape *shape, wr_step_io *out);
+size_t wr_kv_page_bytes(const wr_hparams *h, wr_dtype kv, bool value); /* one page of one layer's keys, or values */
+
+#endif
