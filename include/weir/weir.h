@@ -111,7 +111,7 @@ weir_status weir_tokenizer_open(const char *path, weir_tokenizer **out);
 void weir_tokenizer_close(weir_tokenizer *t);             /* NULL allowed; not for the one of a model */
 
 typedef struct weir_tokenizer_info {
-  const char *model, *pre; /* "gpt2" | "llama", and the pre-tokenizer ("" where it has none); valid as long as the tokenizer */
+  const char *name, *pre;  /* "gpt2/smollm" or "llama"; "smollm", or "" where it has none. Valid as long as the tokenizer */
   int vocab;
   weir_token bos, eos, unk; /* -1: none */
   bool add_bos, add_eos;   /* what the file asks encode to do */
@@ -187,9 +187,10 @@ size_t weir_model_program(const weir_model *m, char *out, size_t cap);
 typedef struct weir_session weir_session;
 typedef enum weir_kv_type { WEIR_KV_DEFAULT = 0, WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type; /* default F16 */
 typedef struct weir_session_options {
-  int64_t context_tok;     /* capacity in tokens. 0: the least of trained context, 8192, and what half of the memory left holds */
+  int64_t context_tok;     /* capacity in tokens. 0: the least of trained context, 8192, and what half the memory left holds */
+  int64_t pool_tok;        /* positions that the session and its forks can hold together, shared ones once; 0: context_tok */
   weir_kv_type kv;
-  int piece_tok;           /* feed at most so many tokens at a time; 0: 256. Changes speed and memory, never a bit of the result */
+  int piece_tok;           /* feed at most so many tokens at a time, 1 … 256; 0: 256. Changes speed, never a bit of the result */
 } weir_session_options;
 /* ENOMEM names the context, its bytes and what to ask for instead. EUSAGE: out of range. */
 weir_status weir_session_open(weir_model *m, const weir_session_options *options, weir_session **out);
@@ -219,12 +220,14 @@ uint64_t weir_logits_hash(const float *logits, size_t n); /* of the bits: equal 
  * tokens[0, n) as by sync. */
 weir_status weir_session_score(weir_session *s, const weir_token *tokens, size_t n, size_t first, double *mean_nll);
 
-/* Make the running weir_generate, sync, eval or score of this session end soon with what it has. From any thread or signal handler. */
+/* Make the running weir_generate, sync, eval or score of this session end soon with what it has; if none runs, the next one. From any
+ * thread or signal handler. */
 void weir_stop(weir_session *s);
 
 /* ------------------------------------------------------------------------------------------------------------- sampling
- * Order: repetition penalty, top-k, temperature, top-p, min-p, draw. At temperature 0 the largest logit wins (the lowest id of equal ones) and
- * no random number is used. At least one candidate always survives. A field that is 0 has its default, unless its bit is in `given`.
+ * Order: repetition penalty, temperature, top-k, top-p, min-p, draw. At temperature 0 the largest logit wins (the lowest id of equal
+ * ones) and no random number is used. At least one candidate always survives. A field that is 0 has its default, unless its bit is in
+ * `given`.
  *
  * X(field, type, default, minimum, maximum, what it does). A minimum that ends in 1e-6 stands for 'above 0'. */
 #define WEIR_SAMPLING_MAP(X) \
@@ -234,7 +237,7 @@ void weir_stop(weir_session *s);
   X(min_p, float, 0, 0, 1, "keep tokens at least this share of the likeliest one; 0: all") \
   X(repeat_penalty, float, 1, 1e-6, 100, "divides (or multiplies, if negative) logits of recent tokens; 1: none") \
   X(repeat_last_n, int32_t, 64, 0, 2147483647, "how many of the last tokens count as recent") \
-  X(seed, uint64_t, 0, 0, 18446744073709551615.0, "of the random numbers; 0: from the system, the result says which")
+  X(seed, uint64_t, 0, 0, 18446744073709549568.0, "of the random numbers; 0: from the system, the result says which")
 
 enum {
 #define X(field, type, def, min, max, text) WEIR_SAMPLING_AT_##field,
@@ -369,14 +372,16 @@ weir_status weir_cache_verify(const char *path);
  * Will it fit, and what will bound it: from the file's header and a table of devices, before a weight is read. */
 
 typedef struct weir_hardware {                            /* a row of the built-in table; 0: unknown */
-  const char *vendor, *device, *source;                   /* source: where the figures come from */
+  const char *vendor, *device;
+  const char *source, *unsure, *sure;                     /* where the figures come from; which are doubtful; A (sure) to C */
   double memory_gb, bandwidth_gb_s;                       /* 10^9 */
   double fp32_tflops, fp16_tflops, bf16_tflops, int8_tops;
   double onchip_mib;
 } weir_hardware;
 int weir_hardware_count(void);
 weir_status weir_hardware_at(int i, weir_hardware *out);  /* strings are static; EUSAGE: no such i */
-/* The row whose device name contains `part` (case-insensitive) and is the only one, or is equal to it. EUSAGE names the candidates. */
+/* The row whose device name is `part`, or the only one that has it at the beginning of a word, or the only one that contains it, whatever
+ * the case. EUSAGE names the candidates. */
 weir_status weir_hardware_find(const char *part, weir_hardware *out);
 
 typedef struct weir_plan_options {
@@ -391,6 +396,7 @@ typedef struct weir_plan {                                /* bytes are what weir
   double weight_bytes, kv_token_bytes, kv_bytes, work_bytes, total_bytes;
   int64_t context_tok;
   int batch;
+  weir_kv_type kv;
   bool fits;
   int64_t max_context_tok; /* that would fit with this batch; 0: not even the weights */
   double bandwidth_gb_s;

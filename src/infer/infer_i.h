@@ -1,0 +1,64 @@
+/* What the files of this folder share and nobody else needs. */
+#ifndef WR_INFER_I_H
+#define WR_INFER_I_H
+
+#include "infer/infer.h"
+
+struct weir_tokenizer {
+  wr_tokenizer *t;
+  wr_gguf *gguf;          /* owned; NULL: the model's */
+};
+weir_status wr_tokenizer_wrap(const wr_gguf *g, weir_tokenizer **out); /* of a model's file, which outlives it */
+
+struct weir_session {
+  weir_model *model;
+  wr_engine *engine;
+  wr_seq seq;
+  int32_t *tokens;        /* [seq.length]: what the cache holds */
+  size_t cap_tokens;
+  float *logits;          /* [vocab] of the last position */
+  bool has_logits;
+  int piece;
+  atomic_int stop;
+  wr_sampler sampler;
+  double open_seconds;
+};
+
+/* weir_session_eval for one token with the plan that measures each step. */
+weir_status wr_session_step(weir_session *s, int32_t token, bool profiled);
+/* Makes the plans that a sync to these tokens will use. */
+weir_status wr_session_prepare(weir_session *s, const int32_t *tokens, size_t n);
+bool wr_session_stopped(weir_session *s); /* was weir_stop called? Then it is forgotten */
+weir_status wr_token_check(const weir_model *m, const int32_t *tokens, size_t n);
+
+/* As snprintf does: at most cap bytes with the NUL; returns the length of the whole text. Frees it. */
+size_t wr_give_text(wr_str *s, char *out, size_t cap);
+
+/* ---- limit.c */
+typedef struct wr_limit {
+  const weir_model *m;
+  struct wr_range *ranges;
+  size_t n_ranges;
+  double bytes, best, worst; /* of a read; bytes a second */
+  int runs;
+  double seconds;
+} wr_limit;
+weir_status wr_limit_init(wr_limit *l, const weir_model *m);
+void wr_limit_free(wr_limit *l);
+void wr_limit_run(wr_limit *l);
+const char *wr_limit_mode(const wr_limit *l);
+
+/* Sums of a profile while it runs. */
+typedef struct wr_profile_sums {
+  const wr_plan *plan;
+  double *ns, *bytes;     /* [plan->list.n] */
+  double sample_ns, text_ns;
+  size_t tokens;
+} wr_profile_sums;
+weir_status wr_profile_init(wr_profile_sums *p, const wr_plan *plan);
+void wr_profile_free(wr_profile_sums *p);
+void wr_profile_add(wr_profile_sums *p);                 /* after a replay of the plan */
+weir_status wr_profile_make(const wr_profile_sums *p, double wall_ns, double limit_gb_s, weir_profile **out);
+void wr_profile_drop(weir_profile *p);
+
+#endif
