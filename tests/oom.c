@@ -1,0 +1,110 @@
+/* Memory that runs out: the n-th allocation fails, for every n of a small run. Every call must then give ENOMEM, or do without (what is only
+ * a help, as the packed file), and nothing may be left over. */
+#include "session_i.h"
+
+typedef struct heap {
+  long n, fail_at, live;
+} heap;
+static heap h;
+
+static bool failing(void) {
+  return ++h.n == h.fail_at;
+}
+
+static void *take(void *user, size_t bytes) {
+  (void)user;
+  if (failing()) return NULL;
+  void *p = malloc(bytes);
+  if (p) h.live++;
+  return p;
+}
+
+static void *retake(void *user, void *ptr, size_t bytes) {
+  (void)user;
+  if (failing()) return NULL;
+  void *p = realloc(ptr, bytes);
+  if (p && !ptr) h.live++;
+  return p;
+}
+
+static void release(void *user, void *ptr) {
+  (void)user;
+  if (ptr) h.live--;
+  free(ptr);
+}
+
+static weir_status use_session(weir_session *s, weir_model *m) {
+  const weir_sampling sampling = {.temperature = 1, .repeat_penalty = 1.1f, .seed = 1};
+  const weir_text stop = {"zebra", 5};
+  const weir_generate_options o = {.max_tok = 3, .sampling = sampling, .stop = &stop, .n_stop = 1, .profile = true};
+  weir_result *r = NULL;
+  weir_status status = weir_generate(s, "go on", 5, &o, NULL, NULL, &r);
+  weir_result_free(r);
+  if (status != WEIR_OK) return status;
+  weir_session *f;
+  status = weir_session_fork(s, &f);
+  if (status != WEIR_OK) return status;
+  const weir_token t[] = {5, 6, 7, 8};
+  status = weir_session_eval(f, t, 4, NULL, NULL);
+  double nll;
+  if (status == WEIR_OK) status = weir_session_score(f, t, 4, 1, &nll);
+  weir_session_close(f);
+  char *text;
+  size_t n;
+  if (status == WEIR_OK) status = weir_tokenizer_decode(weir_model_tokenizer(m), t, 4, 0, &text, &n);
+  if (status == WEIR_OK) weir_free(text);
+  return status;
+}
+
+static weir_status small_run(const weir_model_options *mo) {
+  weir_context *ctx;
+  weir_model *m;
+  weir_session *s;
+  const weir_context_options co = {.threads = 1};
+  weir_status status = weir_context_open(&co, &ctx);
+  if (status != WEIR_OK) return status;
+  status = weir_model_open(ctx, RANDOM, mo, &m);
+  if (status == WEIR_OK) {
+    const weir_session_options so = {.pool_tok = 2048};
+    status = weir_session_open(m, &so, &s);
+    if (status == WEIR_OK) {
+      status = use_session(s, m);
+      weir_session_close(s);
+    }
+    weir_model_close(m);
+  }
+  weir_context_close(ctx);
+  return status;
+}
+
+static void every_allocation(const weir_model_options *mo, bool may_do_without) {
+  const weir_hooks hooks = {.allocate = take, .reallocate = retake, .release = release, .log_level = WEIR_LOG_ERROR};
+  weir_set_hooks(&hooks);
+  h = (heap){0};
+  CHECK_MSG(small_run(mo) == WEIR_OK, "%s", weir_last_error());
+  const long all = h.n;
+  CHECK_EQ_INT(h.live, 0);
+  long refused = 0;
+  for (long i = 1; i <= all; i++) {
+    h = (heap){.fail_at = i};
+    const weir_status s = small_run(mo);
+    refused += s == WEIR_ENOMEM;
+    if (s == WEIR_OK && may_do_without) continue;
+    CHECK_MSG(s == WEIR_ENOMEM, "allocation %ld of %ld failed and the run gave %d (%s)", i, all, s, weir_last_error());
+    CHECK_MSG(h.live == 0, "allocation %ld of %ld failed and %ld are left", i, all, h.live);
+  }
+  weir_set_hooks(NULL);
+  CHECK_MSG(refused > all / 2, "%ld of %ld allocations are needed", refused, all);
+}
+
+static void without_packing(void) {
+  NEED(RANDOM);
+  every_allocation(&(weir_model_options){.no_pack = true}, false);
+}
+
+static void with_packing(void) {
+  NEED(RANDOM);
+  every_allocation(NULL, true);
+}
+
+TEST_MAIN("oom", TEST(without_packing), TEST(with_packing))
