@@ -7,18 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "inspect_i.h"
-#include "json_i.h"
-#include "weir/weir.h"
+#include "cli_i.h"
 
 #define SHORT_ARRAY 64
 #define FIRST_ELEMENTS 8
 #define MAX_TYPES 64
-
-static int fail(weir_status status) {
-  fprintf(stderr, "weir inspect: %s\n", weir_last_error());
-  return weir_status_exit_code(status);
-}
 
 /* ---- JSON */
 
@@ -252,34 +245,13 @@ static bool print_text(weir_file *f, bool tensors, bool meta) {
   return fflush(stdout) == 0 && !ferror(stdout);
 }
 
-int wr_cmd_inspect(int argc, char **argv) {
-  bool json = false, tensors = false, meta = false, options = true;
-  const char *path = NULL;
-  for (int i = 1; i < argc; i++) {
-    if (!options || argv[i][0] != '-' || !argv[i][1]) {
-      if (path) {
-        fprintf(stderr, "weir inspect: one file at a time, '%s' is one too many\n", argv[i]);
-        return 2;
-      }
-      path = argv[i];
-    } else if (strcmp(argv[i], "--") == 0) options = false;
-    else if (strcmp(argv[i], "--json") == 0) json = true;
-    else if (strcmp(argv[i], "--tensors") == 0) tensors = true;
-    else if (strcmp(argv[i], "--meta") == 0) meta = true;
-    else {
-      fprintf(stderr, "weir inspect: unknown option '%s'\n", argv[i]);
-      return 2;
-    }
-  }
-  if (!path) {
-    fprintf(stderr, "usage: weir inspect FILE [--json] [--tensors] [--meta]\n");
-    return 2;
-  }
+int wr_cmd_inspect(const wr_options *o) {
+  const weir_file_options options = {.no_mmap = o->no_mmap};
   weir_file *f;
-  weir_status status = weir_file_open(path, NULL, &f);
-  if (status != WEIR_OK) return fail(status);
-  bool ok = json ? print_json(f, meta) : print_text(f, tensors, meta);
+  const weir_status status = weir_file_open(o->args[0], &options, &f);
+  if (status != WEIR_OK) return wr_failed(o, status);
+  const bool ok = o->json ? print_json(f, o->meta) : print_text(f, o->tensors, o->meta);
   weir_file_close(f);
   if (!ok) fprintf(stderr, "weir inspect: the output could not be written\n");
-  return ok ? 0 : 1;
+  return ok ? wr_done(o) : 1;
 }

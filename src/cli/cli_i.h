@@ -1,0 +1,73 @@
+/* What the commands share: parsed options, how a failure ends, signals, and the terminal.
+ *
+ * Results go to stdout, everything else to stderr. With --json stdout holds JSON alone. Colour and progress bars only on a terminal, and
+ * no colour with NO_COLOR. */
+#ifndef WR_CLI_I_H
+#define WR_CLI_I_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "json_i.h"
+#include "weir/weir.h"
+
+enum wr_command {
+#define COMMAND(id, name, fn, args, least, most, summary, examples) WR_CMD_##id,
+#include "commands.def"
+#undef COMMAND
+  WR_CMD_COUNT
+};
+
+enum { WR_LIST_MAX = 16 };
+typedef struct wr_list_option { const char *items[WR_LIST_MAX]; size_t n; } wr_list_option;
+typedef struct wr_options {
+#define WR_FIELD_FLAG(f) bool f;
+#define WR_FIELD_COUNT(f) int64_t f;
+#define WR_FIELD_TEXT(f) const char *f;
+#define WR_FIELD_LIST(f) wr_list_option f;
+#define WR_FIELD_SAMPLE(f)
+#define WR_FIELD_SEED(f) uint64_t f;
+#define OPTION(field, commands, lname, sname, kind, metavar, otherwise, least, most, help) WR_FIELD_##kind(field)
+#include "options.def"
+#undef OPTION
+  weir_sampling sampling;
+  weir_kv_type kv_type;
+  const char *command;
+  const char *args[2];
+  int n_args;
+} wr_options;
+
+/* Take a command's arguments apart. 0: go on; else an exit code plus one (so that --help, which ends well, is told from going on). */
+int wr_options_parse(enum wr_command command, int argc, char **argv, wr_options *out);
+void wr_help_all(FILE *to);
+
+#define COMMAND(id, name, fn, args, least, most, summary, examples) int fn(const wr_options *o);
+#include "commands.def"
+#undef COMMAND
+
+int wr_failed(const wr_options *o, weir_status status);                     /* prints the library's sentence; the exit code */
+int wr_usage(const wr_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* prints it, points to --help; exit code 2 */
+int wr_done(const wr_options *o);                                           /* 0, or 1 when stdout could not be written */
+
+weir_status wr_open_context(const wr_options *o, weir_context **out);
+weir_status wr_open_model(const wr_options *o, const char *path, weir_context **ctx, weir_model **out); /* opens both, or neither */
+void wr_close_model(weir_context *ctx, weir_model *m);
+weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **out);
+
+/* Ctrl-C and SIGTERM make the session stop; a second one ends the process at once. wr_interrupted: 0, 130 or 143. */
+void wr_stop_on_signal(weir_session *s); /* NULL: no session any more */
+int wr_interrupted(void);
+
+bool wr_terminal(FILE *f);
+/* A bar on stderr that is drawn over itself, when stderr is a terminal and --json is not given; done outside [0, 1) ends the line. */
+void wr_progress(const wr_options *o, const char *what, double done);
+void wr_size(char out[16], double bytes);                                   /* "98.4 MB", powers of 1000 */
+void wr_bar(char *out, size_t cells, double share);                         /* UTF-8 blocks; out holds 3 bytes a cell and a NUL */
+/* All of a stream or file, at most `most` bytes. NULL: a sentence was printed. The caller frees. */
+char *wr_read_all(const wr_options *o, FILE *f, const char *name, size_t most, size_t *n);
+/* Ids separated by commas and white space. false: a sentence was printed. *ids: free(). */
+bool wr_parse_ids(const wr_options *o, const char *text, size_t len, weir_token **ids, size_t *n);
+
+#endif

@@ -1,0 +1,37 @@
+/* weir devices: what this machine has, and what weir can use of it. */
+#include "cli_i.h"
+
+int wr_cmd_devices(const wr_options *o) {
+  wr_json j;
+  if (o->json) {
+    wr_json_begin(&j, stdout);
+    wr_json_object(&j);
+    wr_json_key(&j, "devices");
+    wr_json_array(&j);
+  }
+  for (int i = 0; i < weir_device_count(); i++) {
+    weir_device_info d;
+    const weir_status s = weir_device_at(i, &d);
+    if (s != WEIR_OK) return wr_failed(o, s);
+    if (!o->json) {
+      printf("%-8s %-4s %s\n", d.name, d.usable ? "yes" : "no", d.text);
+      continue;
+    }
+    wr_json_object(&j);
+    wr_json_key(&j, "name");
+    wr_json_text(&j, d.name);
+    wr_json_key(&j, "usable");
+    wr_json_bool(&j, d.usable);
+    wr_json_key(&j, "text");
+    wr_json_text(&j, d.text);
+    wr_json_end(&j);
+  }
+  if (o->json) {
+    wr_json_end(&j);
+    wr_json_end(&j);
+    wr_json_done(&j);
+  } else {
+    printf("OpenCL, CUDA and HIP devices: this build has no code for them yet\n");
+  }
+  return wr_done(o);
+}

@@ -1,0 +1,199 @@
+/* weir generate: a prompt in, an answer out as it grows, and on stderr how fast it was, what bounded it, and which share of the bound it reached. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli_i.h"
+
+enum { MAX_PROMPT_BYTES = 64 << 20 };
+
+static int print_piece(void *user, const char *piece, size_t bytes) {
+  const wr_options *o = user;
+  if (o->json) return 0;
+  return fwrite(piece, 1, bytes, stdout) != bytes || fflush(stdout) != 0;
+}
+
+/* Caller frees *held; *text is it, or what --prompt gave. Exit code, 0 for success. */
+static int read_prompt(const wr_options *o, char **held, const char **text, size_t *n) {
+  *held = NULL;
+  if (o->prompt && o->prompt_file) return wr_usage(o, "--prompt and --prompt-file cannot both be given");
+  if (o->prompt) {
+    *text = o->prompt;
+    *n = strlen(o->prompt);
+    return 0;
+  }
+  FILE *f = o->prompt_file ? fopen(o->prompt_file, "rb") : stdin;
+  if (!f) {
+    fprintf(stderr, "weir generate: %s: %s\n", o->prompt_file, strerror(errno));
+    return 1;
+  }
+  if (!o->prompt_file && wr_terminal(stdin)) fprintf(stderr, "(the prompt, then Ctrl-D)\n");
+  *held = wr_read_all(o, f, o->prompt_file ? o->prompt_file : "standard input", MAX_PROMPT_BYTES, n);
+  if (o->prompt_file) fclose(f);
+  *text = *held;
+  return *held ? 0 : 1;
+}
+
+static void json_ids(wr_json *j, const char *key, const weir_token *ids, size_t n) {
+  wr_json_key(j, key);
+  wr_json_array(j);
+  for (size_t i = 0; i < n; i++) wr_json_int(j, ids[i]);
+  wr_json_end(j);
+}
+
+static void json_number(wr_json *j, const char *key, double v) {
+  wr_json_key(j, key);
+  wr_json_double(j, v);
+}
+
+static void json_profile(wr_json *j, const weir_profile *p) {
+  wr_json_key(j, "profile");
+  wr_json_object(j);
+  json_number(j, "wall_ms", p->wall_ms);
+  json_number(j, "bytes", p->bytes);
+  json_number(j, "limit_gb_s", p->limit_gb_s);
+  wr_json_key(j, "rows");
+  wr_json_array(j);
+  for (size_t i = 0; i < p->n_rows; i++) {
+    const weir_profile_row *r = &p->rows[i];
+    wr_json_object(j);
+    wr_json_key(j, "op");
+    wr_json_text(j, r->op);
+    wr_json_key(j, "kernel");
+    wr_json_text(j, r->kernel);
+    wr_json_key(j, "what");
+    wr_json_text(j, r->what);
+    wr_json_key(j, "calls");
+    wr_json_int(j, r->calls);
+    json_number(j, "ms", r->ms);
+    json_number(j, "bytes", r->bytes);
+    json_number(j, "gb_s", r->gb_s);
+    json_number(j, "share", r->share);
+    json_number(j, "loss_ms", r->loss_ms);
+    wr_json_end(j);
+  }
+  wr_json_end(j);
+  wr_json_end(j);
+}
+
+static void print_json(const weir_result *r) {
+  wr_json j;
+  wr_json_begin(&j, stdout);
+  wr_json_object(&j);
+  wr_json_key(&j, "text");
+  wr_json_bytes(&j, r->text, r->text_bytes);
+  json_ids(&j, "tokens", r->tokens, r->n_tokens);
+  json_ids(&j, "prompt_tokens", r->prompt_tokens, r->n_prompt_tokens);
+  wr_json_key(&j, "finish");
+  wr_json_text(&j, weir_finish_name(r->finish));
+  wr_json_key(&j, "seed");
+  wr_json_uint(&j, r->seed);
+  wr_json_key(&j, "context");
+  wr_json_int(&j, r->context_tok);
+  wr_json_key(&j, "seconds");
+  wr_json_object(&j);
+  json_number(&j, "load", r->seconds.load);
+  json_number(&j, "prefill", r->seconds.prefill);
+  json_number(&j, "decode", r->seconds.decode);
+  json_number(&j, "limit", r->seconds.limit);
+  wr_json_end(&j);
+  json_number(&j, "prefill_tok_s", r->prefill_tok_s);
+  json_number(&j, "decode_tok_s", r->decode_tok_s);
+  json_number(&j, "bytes_per_token", r->bytes_per_token);
+  json_number(&j, "weight_bytes_per_token", r->weight_bytes_per_token);
+  json_number(&j, "kv_bytes_per_token", r->kv_bytes_per_token);
+  json_number(&j, "limit_tok_s", r->limit_tok_s);
+  json_number(&j, "limit_gb_s", r->limit_gb_s);
+  json_number(&j, "limit_gb_s_worst", r->limit_gb_s_worst);
+  wr_json_key(&j, "limit_runs");
+  wr_json_int(&j, r->limit_runs);
+  wr_json_key(&j, "limit_mode");
+  wr_json_text(&j, r->limit_mode);
+  json_number(&j, "share_of_limit", r->share_of_limit);
+  if (r->profile) json_profile(&j, r->profile);
+  wr_json_end(&j);
+  wr_json_done(&j);
+}
+
+/* The lines after an answer. */
+static void print_report(const weir_result *r, int threads) {
+  char per_token[16], weights[16], kv[16];
+  wr_size(per_token, r->bytes_per_token);
+  wr_size(weights, r->weight_bytes_per_token);
+  wr_size(kv, r->kv_bytes_per_token);
+  fprintf(stderr, "\nprompt %5zu tokens  %7.1f tok/s", r->n_prompt_tokens, r->prefill_tok_s);
+  if (r->n_reused) fprintf(stderr, "  (%zu were in the cache)", r->n_reused);
+  if (r->seed) fprintf(stderr, "  seed %llu", (unsigned long long)r->seed);
+  fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, KV %s), ended by %s\n", r->n_tokens, r->decode_tok_s,
+          threads, threads == 1 ? "" : "s", per_token, weights, kv, weir_finish_name(r->finish));
+  if (r->limit_tok_s <= 0 || r->decode_tok_s <= 0) {
+    fprintf(stderr, "limit  not measured: the answer was too short\n");
+    return;
+  }
+  char bar[3 * 20 + 1], read[16];
+  wr_bar(bar, 20, r->share_of_limit);
+  wr_size(read, r->limit_bytes);
+  fprintf(stderr, "limit  %s bandwidth: %.1f GB/s (worst %.1f of %d plain reads of %s) = %.1f tok/s\n", r->limit_mode, r->limit_gb_s, r->limit_gb_s_worst,
+          r->limit_runs, read, r->limit_tok_s);
+  fprintf(stderr, "share  %s %.0f %% of the limit%s\n", bar, r->share_of_limit * 100,
+          r->share_of_limit > 1 ? ": a measuring error, nothing reads faster than a plain read" : "");
+}
+
+static void print_why(const weir_model *m, const weir_result *r) {
+  for (int part = 0; part < 2; part++) {
+    if (part == 0 && !r->profile) continue;
+    const size_t n = part == 0 ? weir_profile_print(r->profile, NULL, 0) : weir_model_why(m, NULL, 0);
+    char *text = malloc(n + 1);
+    if (!text) continue;
+    if (part == 0) weir_profile_print(r->profile, text, n + 1);
+    else weir_model_why(m, text, n + 1);
+    fprintf(stderr, part == 0 ? "\n%s" : "\nkernels of one token, and why not the better ones:\n%s", text);
+    free(text);
+  }
+}
+
+int wr_cmd_generate(const wr_options *o) {
+  char *held;
+  const char *prompt = NULL;
+  size_t prompt_bytes = 0;
+  if (o->n == 0 || o->n < -1) return wr_usage(o, "-n wants at least 1 token, or -1 for all that fit (it is 256 when not given)");
+  if (o->system && !o->chat) return wr_usage(o, "--system needs --chat");
+  const int bad = read_prompt(o, &held, &prompt, &prompt_bytes);
+  if (bad) return bad;
+
+  weir_context *ctx = NULL;
+  weir_model *m = NULL;
+  weir_session *session = NULL;
+  weir_result *r = NULL;
+  int code = 0;
+  weir_status s = wr_open_model(o, o->args[0], &ctx, &m);
+  if (s == WEIR_OK) {
+    s = wr_open_session(o, m, &session);
+    if (s == WEIR_OK) {
+      weir_text stops[WR_LIST_MAX];
+      for (size_t i = 0; i < o->stop.n; i++) stops[i] = (weir_text){o->stop.items[i], strlen(o->stop.items[i])};
+      const weir_generate_options options = {.max_tok = o->n, .sampling = o->sampling, .stop = stops, .n_stop = o->stop.n, .ignore_eos = o->ignore_eos,
+                                             .parse_special = o->parse_special, .show_special = o->show_special, .chat = o->chat,
+                                             .system = o->system, .profile = o->why};
+      wr_stop_on_signal(session);
+      s = weir_generate(session, prompt, prompt_bytes, &options, print_piece, (void *)(uintptr_t)o, &r);
+      wr_stop_on_signal(NULL);
+    }
+    if (s == WEIR_OK && o->json) print_json(r);
+    if (s == WEIR_OK && !o->json) {
+      printf("\n");
+      fflush(stdout);
+      print_report(r, weir_context_threads(ctx));
+    }
+    if (s == WEIR_OK && o->why) print_why(m, r);
+    code = s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
+    weir_result_free(r);
+    weir_session_close(session);
+    wr_close_model(ctx, m);
+  } else {
+    code = wr_failed(o, s);
+  }
+  free(held);
+  return code;
+}

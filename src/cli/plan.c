@@ -1,0 +1,121 @@
+/* weir plan: will it fit, and what will bound it, on this machine or on devices of the built-in table. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli_i.h"
+
+static void number(wr_json *j, const char *key, double v) {
+  wr_json_key(j, key);
+  wr_json_double(j, v);
+}
+
+static void json_plan(wr_json *j, const weir_plan *p) {
+  wr_json_object(j);
+  wr_json_key(j, "model");
+  wr_json_text(j, p->model);
+  wr_json_key(j, "arch");
+  wr_json_text(j, p->arch);
+  wr_json_key(j, "types");
+  wr_json_text(j, p->types);
+  wr_json_key(j, "device");
+  wr_json_text(j, p->device);
+  wr_json_key(j, "source");
+  wr_json_text(j, p->source);
+  wr_json_key(j, "fits");
+  wr_json_bool(j, p->fits);
+  wr_json_key(j, "context");
+  wr_json_int(j, p->context_tok);
+  wr_json_key(j, "batch");
+  wr_json_int(j, p->batch);
+  wr_json_key(j, "max_context");
+  wr_json_int(j, p->max_context_tok);
+  number(j, "memory_bytes", p->memory_bytes);
+  number(j, "weight_bytes", p->weight_bytes);
+  number(j, "kv_token_bytes", p->kv_token_bytes);
+  number(j, "kv_bytes", p->kv_bytes);
+  number(j, "work_bytes", p->work_bytes);
+  number(j, "total_bytes", p->total_bytes);
+  number(j, "bandwidth_gb_s", p->bandwidth_gb_s);
+  number(j, "token_bytes", p->token_bytes);
+  number(j, "token_flop", p->token_flop);
+  number(j, "bound_tok_s", p->bound_tok_s);
+  wr_json_key(j, "bound_by");
+  wr_json_text(j, p->bound_by);
+  wr_json_key(j, "advice");
+  wr_json_text(j, p->advice);
+  wr_json_end(j);
+}
+
+static weir_status plan_on(const wr_options *o, weir_context *ctx, const char *on, weir_plan **out) {
+  const weir_plan_options options = {.on = on, .context_tok = o->ctx, .batch = (int)o->batch, .kv = o->kv_type};
+  return weir_plan_model(ctx, o->args[0], &options, out);
+}
+
+/* One line a device of the table, this machine first; the bars compare the bounds. */
+static weir_status plan_all(const wr_options *o, weir_context *ctx) {
+  const int n = weir_hardware_count();
+  weir_plan **plans = calloc((size_t)n + 1, sizeof *plans);
+  if (!plans) return WEIR_ENOMEM;
+  weir_status s = plan_on(o, ctx, NULL, &plans[0]);
+  double best = 0;
+  for (int i = 0; i < n && s == WEIR_OK; i++) {
+    weir_hardware h;
+    s = weir_hardware_at(i, &h);
+    if (s == WEIR_OK) s = plan_on(o, ctx, h.device, &plans[i + 1]);
+  }
+  for (int i = 0; i <= n && s == WEIR_OK; i++) best = plans[i]->bound_tok_s > best ? plans[i]->bound_tok_s : best;
+  if (s == WEIR_OK && o->json) {
+    wr_json j;
+    wr_json_begin(&j, stdout);
+    wr_json_object(&j);
+    wr_json_key(&j, "plans");
+    wr_json_array(&j);
+    for (int i = 0; i <= n; i++) json_plan(&j, plans[i]);
+    wr_json_end(&j);
+    wr_json_end(&j);
+    wr_json_done(&j);
+  } else if (s == WEIR_OK) {
+    printf("%-34s %9s %9s  %-5s %12s  %-16s\n", "device", "memory", "GB/s", "fits", "bound tok/s", "bounded by");
+    for (int i = 0; i <= n; i++) {
+      char memory[16], bar[3 * 20 + 1];
+      wr_size(memory, plans[i]->memory_bytes);
+      wr_bar(bar, 20, best > 0 ? plans[i]->bound_tok_s / best : 0);
+      printf("%-34.34s %9s %9.0f  %-5s %12.0f  %-16s  %s\n", plans[i]->device, memory, plans[i]->bandwidth_gb_s, plans[i]->fits ? "yes" : "no",
+             plans[i]->bound_tok_s, plans[i]->bound_by, bar);
+    }
+  }
+  for (int i = 0; i <= n; i++) weir_plan_free(plans[i]);
+  free(plans);
+  return s;
+}
+
+static weir_status plan_one(const wr_options *o, weir_context *ctx) {
+  weir_plan *p = NULL;
+  const weir_status s = plan_on(o, ctx, o->on, &p);
+  if (s != WEIR_OK) return s;
+  if (o->json) {
+    wr_json j;
+    wr_json_begin(&j, stdout);
+    json_plan(&j, p);
+    wr_json_done(&j);
+  } else {
+    const size_t n = weir_plan_print(p, NULL, 0);
+    char *text = malloc(n + 1);
+    if (text) {
+      weir_plan_print(p, text, n + 1);
+      fputs(text, stdout);
+    }
+    free(text);
+  }
+  weir_plan_free(p);
+  return WEIR_OK;
+}
+
+int wr_cmd_plan(const wr_options *o) {
+  weir_context *ctx;
+  weir_status s = wr_open_context(o, &ctx);
+  if (s != WEIR_OK) return wr_failed(o, s);
+  s = o->on && strcmp(o->on, "all") == 0 ? plan_all(o, ctx) : plan_one(o, ctx);
+  weir_context_close(ctx);
+  return s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
+}
