@@ -143,7 +143,7 @@ static weir_status run_once(const wr_options *o, weir_model *m, int rep, runs *r
   if (status != WEIR_OK) return status;
   const int64_t capacity = weir_session_capacity(s);
   const size_t n = capacity / 2 < PROMPT_TOK ? (size_t)(capacity / 2 > 0 ? capacity / 2 : 1) : PROMPT_TOK;
-  const weir_generate_options options = {.max_tok = o->n ? o->n : 128, .ignore_eos = true};
+  const weir_generate_options options = {.max_tok = o->n == WR_NOT_GIVEN ? 128 : o->n, .ignore_eos = true};
   weir_result *result = NULL;
   wr_stop_on_signal(s);
   status = weir_generate_tokens(s, prompt, n, &options, NULL, NULL, &result);
@@ -187,6 +187,7 @@ static void print_runs(const wr_options *o, const weir_model_info *info, runs *r
 
 static int bench_model(const wr_options *o) {
   if (o->n_args < 2) return wr_usage(o, "missing argument: the model to measure");
+  if (o->n == 0) return wr_usage(o, "-n wants at least 1 token, or -1 for all that fit (it is 128 when not given)");
   weir_context *ctx;
   weir_model *m;
   weir_status s = wr_open_model(o, o->args[1], &ctx, &m);

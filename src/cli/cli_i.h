@@ -21,6 +21,7 @@ enum wr_command {
 };
 
 enum { WR_LIST_MAX = 16 };
+#define WR_NOT_GIVEN INT64_MIN
 typedef struct wr_list_option { const char *items[WR_LIST_MAX]; size_t n; } wr_list_option;
 typedef struct wr_options {
 #define WR_FIELD_FLAG(f) bool f;

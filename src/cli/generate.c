@@ -157,7 +157,7 @@ int wr_cmd_generate(const wr_options *o) {
   char *held;
   const char *prompt = NULL;
   size_t prompt_bytes = 0;
-  if (o->n == 0 || o->n < -1) return wr_usage(o, "-n wants at least 1 token, or -1 for all that fit (it is 256 when not given)");
+  if (o->n == 0) return wr_usage(o, "-n wants at least 1 token, or -1 for all that fit (it is 256 when not given)");
   if (o->system && !o->chat) return wr_usage(o, "--system needs --chat");
   const int bad = read_prompt(o, &held, &prompt, &prompt_bytes);
   if (bad) return bad;
@@ -173,7 +173,7 @@ int wr_cmd_generate(const wr_options *o) {
     if (s == WEIR_OK) {
       weir_text stops[WR_LIST_MAX];
       for (size_t i = 0; i < o->stop.n; i++) stops[i] = (weir_text){o->stop.items[i], strlen(o->stop.items[i])};
-      const weir_generate_options options = {.max_tok = o->n, .sampling = o->sampling, .stop = stops, .n_stop = o->stop.n, .ignore_eos = o->ignore_eos,
+      const weir_generate_options options = {.max_tok = o->n == WR_NOT_GIVEN ? 0 : o->n, .sampling = o->sampling, .stop = stops, .n_stop = o->stop.n, .ignore_eos = o->ignore_eos,
                                              .parse_special = o->parse_special, .show_special = o->show_special, .chat = o->chat,
                                              .system = o->system, .profile = o->why};
       wr_stop_on_signal(session);
