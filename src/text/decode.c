@@ -13,8 +13,10 @@ static void put_bpe(const wr_token *k, wr_str *out) {
     uint8_t c = (uint8_t)k->ptr[i], d = i + 1 < k->len ? (uint8_t)k->ptr[i + 1] : 0;
     bool two = c >= 0xc2 && c < 0xe0 && (d & 0xc0) == 0x80;
     int byte = two ? wr_char_byte((c & 0x1fu) << 6 | (d & 0x3fu)) : c < 128 ? wr_char_byte(c) : -1;
-    if (byte >= 0) bytes[n++] = (char)byte, i += two ? 2 : 1;
-    else bytes[n++] = k->ptr[i++]; /* not of the alphabet, so it stands for itself */
+    if (byte >= 0)
+      bytes[n++] = (char)byte, i += two ? 2 : 1;
+    else
+      bytes[n++] = k->ptr[i++]; /* not of the alphabet, so it stands for itself */
   }
   wr_str_put(out, bytes, n);
 }

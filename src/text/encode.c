@@ -14,15 +14,15 @@
  */
 #include "text/text_i.h"
 
-#define END UINT32_MAX    /* of the list; and the key of a pair that does not merge */
-#define SHORT_WORD 24     /* symbols; walking beats the heap below that, and most words have three to eight */
+#define END UINT32_MAX /* of the list; and the key of a pair that does not merge */
+#define SHORT_WORD 24  /* symbols; walking beats the heap below that, and most words have three to eight */
 
 typedef struct symbol {
   uint32_t prev, next;
-  uint32_t key;    /* of the pair (this, next) */
-  int32_t merged;  /* and what it becomes */
-  int32_t id;      /* WR_NO_TOKEN: no token is spelled like this */
-  uint32_t at;     /* SPM: first byte in the marked text */
+  uint32_t key;   /* of the pair (this, next) */
+  int32_t merged; /* and what it becomes */
+  int32_t id;     /* WR_NO_TOKEN: no token is spelled like this */
+  uint32_t at;    /* SPM: first byte in the marked text */
 } symbol;
 
 typedef struct encoder {
@@ -30,15 +30,15 @@ typedef struct encoder {
   unsigned flags;
   wr_ids *out;
   wr_splitter splitter;
-  const char *text;       /* all of it, for offsets in sentences */
-  const char *fragment;   /* SPM: the part of it that `marked` was made from */
+  const char *text;     /* all of it, for offsets in sentences */
+  const char *fragment; /* SPM: the part of it that `marked` was made from */
   symbol *sym;
   size_t sym_cap;
   uint64_t *heap;
   size_t heap_cap;
-  char *marked;           /* SPM: the fragment with its blanks marked */
+  char *marked; /* SPM: the fragment with its blanks marked */
   size_t n_marked, marked_cap;
-  size_t end;             /* SPM: of the segment that is being merged */
+  size_t end; /* SPM: of the segment that is being merged */
 } encoder;
 
 /* -------------------------------------------------------------------------------------------------------------------- ids */
@@ -178,17 +178,17 @@ static weir_status encode_word(void *user, const char *word, size_t n) {
   WR_TRY(merge(e, n));
   for (uint32_t i = 0; i != END; i = e->sym[i].next) {
     /* a symbol's number is the offset of its first byte */
-    if (e->sym[i].id != WR_NO_TOKEN) WR_TRY(wr_ids_put(e->out, e->sym[i].id));
-    else WR_TRY(no_token(e, (uint8_t)word[i], (size_t)(word - e->text) + i));
+    if (e->sym[i].id != WR_NO_TOKEN)
+      WR_TRY(wr_ids_put(e->out, e->sym[i].id));
+    else
+      WR_TRY(no_token(e, (uint8_t)word[i], (size_t)(word - e->text) + i));
   }
   return WEIR_OK;
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- SPM */
 
-static bool is_mark(const char *p) {
-  return memcmp(p, WR_SPACE_MARK, 3) == 0;
-}
+static bool is_mark(const char *p) { return memcmp(p, WR_SPACE_MARK, 3) == 0; }
 
 /* Where byte `at` of the marked text was in the text; only for sentences. */
 static size_t unmarked_offset(const encoder *e, size_t at, bool prefixed) {
@@ -202,8 +202,10 @@ static weir_status put_bytes(encoder *e, size_t from, size_t to, bool prefixed) 
     return wr_ids_put(e->out, e->t->byte_id[' ']);
   for (size_t i = from; i < to; i++) {
     uint8_t b = (uint8_t)e->marked[i];
-    if (e->t->byte_id[b] != WR_NO_TOKEN) WR_TRY(wr_ids_put(e->out, e->t->byte_id[b]));
-    else WR_TRY(no_token(e, b, unmarked_offset(e, i, prefixed)));
+    if (e->t->byte_id[b] != WR_NO_TOKEN)
+      WR_TRY(wr_ids_put(e->out, e->t->byte_id[b]));
+    else
+      WR_TRY(no_token(e, b, unmarked_offset(e, i, prefixed)));
   }
   return WEIR_OK;
 }
@@ -222,8 +224,10 @@ static weir_status mark_blanks(encoder *e, const char *text, size_t n, bool pref
   if (!wr_grow((void **)&e->marked, &e->marked_cap, need, 1)) return wr_fail_nomem(need, "encoding");
   if (prefix) memcpy(e->marked, WR_SPACE_MARK, 3), at = 3;
   for (size_t i = 0; i < n; i++) {
-    if (text[i] != ' ') e->marked[at++] = text[i];
-    else memcpy(e->marked + at, WR_SPACE_MARK, 3), at += 3;
+    if (text[i] != ' ')
+      e->marked[at++] = text[i];
+    else
+      memcpy(e->marked + at, WR_SPACE_MARK, 3), at += 3;
   }
   e->n_marked = at, e->fragment = text;
   return WEIR_OK;
@@ -242,8 +246,10 @@ static weir_status encode_segment(encoder *e, size_t from, size_t to, bool prefi
   WR_TRY(merge(e, n));
   for (uint32_t i = 0; i != END; i = e->sym[i].next) {
     const symbol *s = &e->sym[i];
-    if (s->id != WR_NO_TOKEN) WR_TRY(wr_ids_put(e->out, s->id));
-    else WR_TRY(put_bytes(e, s->at, s->next == END ? to : e->sym[s->next].at, prefixed));
+    if (s->id != WR_NO_TOKEN)
+      WR_TRY(wr_ids_put(e->out, s->id));
+    else
+      WR_TRY(put_bytes(e, s->at, s->next == END ? to : e->sym[s->next].at, prefixed));
   }
   return WEIR_OK;
 }
@@ -274,8 +280,10 @@ static weir_status encode_all(encoder *e, size_t n) {
     size_t found;
     int32_t id = wr_special_find(t, e->text, n, at, e->flags & WR_TEXT_PARSE_SPECIAL, &found);
     if (found > at) {
-      if (t->kind == WR_TEXT_BPE) WR_TRY(wr_split(&e->splitter, e->text + at, found - at, encode_word, e));
-      else WR_TRY(encode_spm(e, e->text + at, found - at, t->space_prefix && fresh));
+      if (t->kind == WR_TEXT_BPE)
+        WR_TRY(wr_split(&e->splitter, e->text + at, found - at, encode_word, e));
+      else
+        WR_TRY(encode_spm(e, e->text + at, found - at, t->space_prefix && fresh));
       fresh = false;
     }
     at = found;

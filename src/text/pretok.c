@@ -61,7 +61,8 @@ weir_status wr_pretok_open(const wr_pretok_row *row, wr_pretok *out) {
     PCRE2_SIZE at;
     out->code[i] = pcre2_compile((PCRE2_SPTR)row->stage[i], PCRE2_ZERO_TERMINATED, PCRE2_UTF, &code, &at, cc);
     if (out->code[i]) pcre2_jit_compile(out->code[i], PCRE2_JIT_COMPLETE); /* a refusal leaves the interpreter */
-    if (atomic_load(&out->no_memory)) st = wr_fail_nomem(4096, "a pre-tokenizer's pattern");
+    if (atomic_load(&out->no_memory))
+      st = wr_fail_nomem(4096, "a pre-tokenizer's pattern");
     else if (!out->code[i])
       st = wr_fail(WEIR_EFAIL, "pre-tokenizer '%s': PCRE2 refuses pattern %d at %zu (%d)", row->name, i, (size_t)at, code);
     out->n_stages = i + 1;
@@ -100,8 +101,10 @@ static weir_status split_stage(const wr_splitter *s, int stage, const char *text
   for (size_t at = 0; at < n;) {
     int rc = pcre2_match(s->pretok->code[stage], (PCRE2_SPTR)text, n, at, PCRE2_NO_UTF_CHECK, s->match, s->limits);
     size_t from = span[0], to = span[1];
-    if (rc == PCRE2_ERROR_NOMATCH) from = to = n;
-    else if (rc == PCRE2_ERROR_NOMEMORY) return wr_fail_nomem(16 << 20, "matching");
+    if (rc == PCRE2_ERROR_NOMATCH)
+      from = to = n;
+    else if (rc == PCRE2_ERROR_NOMEMORY)
+      return wr_fail_nomem(16 << 20, "matching");
     else if (rc < 0 || to <= from || from < at || to > n)
       return wr_fail(WEIR_EFAIL, "pre-tokenizer '%s': pattern %d fails at byte %zu of %zu (PCRE2 %d)", s->pretok->row->name,
                      stage, at, n, rc);

@@ -37,9 +37,12 @@ static uint64_t hash_name(const char *s, size_t n) {
   uint64_t h = n * k, tail = 0;
   size_t i = 0;
   for (; i + 8 < n; i += 8) h = (h ^ load64(s + i)) * k, h ^= h >> 32;
-  if (n >= 8) tail = load64(s + n - 8);
-  else if (n >= 4) tail = load32(s) | load32(s + n - 4) << 32;
-  else if (n) tail = (uint64_t)(uint8_t)s[0] | (uint64_t)(uint8_t)s[n / 2] << 8 | (uint64_t)(uint8_t)s[n - 1] << 16;
+  if (n >= 8)
+    tail = load64(s + n - 8);
+  else if (n >= 4)
+    tail = load32(s) | load32(s + n - 4) << 32;
+  else if (n)
+    tail = (uint64_t)(uint8_t)s[0] | (uint64_t)(uint8_t)s[n / 2] << 8 | (uint64_t)(uint8_t)s[n - 1] << 16;
   h = (h ^ tail) * k;
   h = (h ^ h >> 32) * 0xd6e8feb86659fd93u;
   return h ^ h >> 32;
@@ -71,9 +74,7 @@ static uint32_t slots_for(size_t n) {
   return slots;
 }
 
-static bool is_text(const wr_token *k) {
-  return k->len && !wr_token_is_special(k->type) && k->type != WR_TOKEN_BYTE;
-}
+static bool is_text(const wr_token *k) { return k->len && !wr_token_is_special(k->type) && k->type != WR_TOKEN_BYTE; }
 
 static weir_status build_names(wr_tokenizer *t) {
   uint32_t slots = slots_for(t->n);
@@ -230,8 +231,10 @@ static weir_status read_merge(const wr_tokenizer *t, const wr_vocab_source *src,
   memcpy(both, part_of[0].ptr, n_left);
   memcpy(both + n_left, part_of[1].ptr, n - n_left);
   const wr_token *k = &t->tokens[*guess];
-  if (is_text(k) && k->len == n && memcmp(k->ptr, both, n) == 0) pair->merged = *guess;
-  else pair->merged = merge_token(t, both, n, hash_name(both, n), &known);
+  if (is_text(k) && k->len == n && memcmp(k->ptr, both, n) == 0)
+    pair->merged = *guess;
+  else
+    pair->merged = merge_token(t, both, n, hash_name(both, n), &known);
   if (!known) return bad_merge(src, i, "makes a token that is not in the vocabulary");
   if (pair->merged != WR_NO_TOKEN) *guess = (uint32_t)pair->merged + 1 < t->n ? pair->merged + 1 : 0;
   return WEIR_OK;
@@ -311,7 +314,10 @@ int wr_token_byte(const wr_token *k) {
   return hi < 0 || lo < 0 ? -1 : hi * 16 + lo;
 }
 
-static const struct { const char *text; bool ends, sure; } known_special[] = {
+static const struct {
+  const char *text;
+  bool ends, sure;
+} known_special[] = {
 #define X(text, ends, sure) {text, ends, sure},
 #include "text/special.def"
 #undef X
@@ -344,9 +350,12 @@ static weir_status read_tokens(wr_tokenizer *t, const wr_vocab_source *src) {
     int32_t type = src->types ? src->types[i] : WR_TOKEN_NORMAL;
     if (type < 0 || type > WR_TOKEN_BYTE) type = WR_TOKEN_UNDEFINED;
     if (!src->types) {
-      if (t->kind == WR_TEXT_SPM && wr_token_byte(k) >= 0) type = WR_TOKEN_BYTE;
-      else if (i == src->bos_id || i == src->eos_id || i == src->eot_id || i == src->eom_id) type = WR_TOKEN_CONTROL;
-      else if (i == src->unk_id) type = WR_TOKEN_UNKNOWN;
+      if (t->kind == WR_TEXT_SPM && wr_token_byte(k) >= 0)
+        type = WR_TOKEN_BYTE;
+      else if (i == src->bos_id || i == src->eos_id || i == src->eot_id || i == src->eom_id)
+        type = WR_TOKEN_CONTROL;
+      else if (i == src->unk_id)
+        type = WR_TOKEN_UNKNOWN;
     }
     k->type = (uint8_t)type;
     judge_type(k);
@@ -414,14 +423,15 @@ static weir_status read_special(wr_tokenizer *t, const wr_vocab_source *src) {
 
 /* ------------------------------------------------------------------------------------------------------------------- open */
 
-static bool text_is(wr_gguf_text t, const char *z) {
-  return t.len == strlen(z) && memcmp(t.ptr, z, t.len) == 0;
-}
+static bool text_is(wr_gguf_text t, const char *z) { return t.len == strlen(z) && memcmp(t.ptr, z, t.len) == 0; }
 
 static weir_status choose_kind(wr_tokenizer *t, const wr_vocab_source *src) {
-  if (text_is(src->model, "gpt2")) t->kind = WR_TEXT_BPE;
-  else if (text_is(src->model, "llama")) t->kind = WR_TEXT_SPM;
-  else if (!src->model.len) return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.model is missing");
+  if (text_is(src->model, "gpt2"))
+    t->kind = WR_TEXT_BPE;
+  else if (text_is(src->model, "llama"))
+    t->kind = WR_TEXT_SPM;
+  else if (!src->model.len)
+    return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.model is missing");
   else
     return wr_fail(WEIR_EUNSUPPORTED, "tokenizer.ggml.model is '%s'; supported are gpt2 and llama",
                    wr_escape(src->model.ptr, src->model.len));
@@ -435,7 +445,8 @@ static weir_status choose_kind(wr_tokenizer *t, const wr_vocab_source *src) {
   wr_pretok_names(&names);
   weir_status st = WEIR_OK;
   const wr_pretok_row *row = wr_pretok_find(src->pre);
-  if (!names.ptr || names.oom) st = wr_fail_nomem(64, "names");
+  if (!names.ptr || names.oom)
+    st = wr_fail_nomem(64, "names");
   else if (!src->pre.len)
     st = wr_fail(WEIR_EUNSUPPORTED, "tokenizer.ggml.pre is missing, so the tokenizer is unknown; add it, one of %s", names.ptr);
   else if (!row)
@@ -515,9 +526,7 @@ void wr_tokenizer_close(wr_tokenizer *t) {
 
 /* ------------------------------------------------------------------------------------------------------------- questions */
 
-static bool in_range(const wr_tokenizer *t, int32_t id) {
-  return id >= 0 && (uint32_t)id < t->n;
-}
+static bool in_range(const wr_tokenizer *t, int32_t id) { return id >= 0 && (uint32_t)id < t->n; }
 
 size_t wr_tokenizer_size(const wr_tokenizer *t) { return t->n; }
 const char *wr_tokenizer_name(const wr_tokenizer *t) { return t->name; }

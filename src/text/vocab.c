@@ -6,8 +6,16 @@
 #include "text/text_i.h"
 
 void wr_vocab_source_init(wr_vocab_source *s) {
-  *s = (wr_vocab_source){.bos_id = -1, .eos_id = -1, .eot_id = -1, .eom_id = -1, .unk_id = -1, .pad_id = -1,
-                         .add_bos = -1, .add_eos = -1, .add_space_prefix = -1, .remove_extra_whitespaces = -1};
+  *s = (wr_vocab_source){.bos_id = -1,
+                         .eos_id = -1,
+                         .eot_id = -1,
+                         .eom_id = -1,
+                         .unk_id = -1,
+                         .pad_id = -1,
+                         .add_bos = -1,
+                         .add_eos = -1,
+                         .add_space_prefix = -1,
+                         .remove_extra_whitespaces = -1};
 }
 
 void wr_vocab_source_free(wr_vocab_source *s) {
@@ -68,10 +76,13 @@ static weir_status read_all(const wr_gguf *g, wr_vocab_source *s) {
   WR_TRY(read_texts(g, "tokenizer.ggml.merges", false, &s->merges, &s->n_merges));
   WR_TRY(read_scores(g, s));
   WR_TRY(read_types(g, s));
-  const struct { const char *key; int64_t *id; } ids[] = {
-    {"tokenizer.ggml.bos_token_id", &s->bos_id}, {"tokenizer.ggml.eos_token_id", &s->eos_id},
-    {"tokenizer.ggml.eot_token_id", &s->eot_id}, {"tokenizer.ggml.eom_token_id", &s->eom_id},
-    {"tokenizer.ggml.unknown_token_id", &s->unk_id}, {"tokenizer.ggml.padding_token_id", &s->pad_id},
+  const struct {
+    const char *key;
+    int64_t *id;
+  } ids[] = {
+      {"tokenizer.ggml.bos_token_id", &s->bos_id},     {"tokenizer.ggml.eos_token_id", &s->eos_id},
+      {"tokenizer.ggml.eot_token_id", &s->eot_id},     {"tokenizer.ggml.eom_token_id", &s->eom_id},
+      {"tokenizer.ggml.unknown_token_id", &s->unk_id}, {"tokenizer.ggml.padding_token_id", &s->pad_id},
   };
   for (size_t i = 0; i < WR_ARRAY_LEN(ids); i++) WR_TRY(wr_gguf_get_int(g, ids[i].key, false, INT64_MIN, INT64_MAX, ids[i].id));
   WR_TRY(read_flag(g, "tokenizer.ggml.add_bos_token", &s->add_bos));
