@@ -30,6 +30,14 @@ static size_t paged_scratch(const wr_call *c, int n_threads) {
   return sizeof(float) * (size_t)((rows * splits + n_threads) * q->ext[1] * (vc->ext[3] + 2));
 }
 
+static size_t train_scratch(const wr_call *c, int n_threads) {
+  return sizeof(float) * (size_t)(n_threads * c->args[ATTN_Q].ext[2] * WR_KV_PAGE);
+}
+static size_t bwd_scratch(const wr_call *c, int n_threads) {
+  const wr_arg *q = &c->args[ATTN_BWD_Q];
+  return (size_t)n_threads * wr_attn_bwd_scratch(q->ext[2], c->args[ATTN_BWD_V].ext[2], q->ext[1] / c->args[ATTN_BWD_K].ext[1]);
+}
+
 #define WR_ROWS_FILE "ops/attention/attention.def"
 #include "ops/rows_i.h"
 

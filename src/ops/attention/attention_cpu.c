@@ -1,8 +1,6 @@
 /* The paged cache on the CPU, compiled once for each instruction set; the same bits from each.
  *
- * A unit of work is a row and a key head, with all query heads that share it (at most GROUP at once: each head's sums are its own, so how
- * many go together changes no bits). For a page of 32 positions: scores with positions as lanes, ascending over d; softmax carried on
- * page by page (Milakov and Gimelshein 2018); values with d as lanes, ascending over positions. Splits of WR_ATTN_SPLIT_PAGES pages begin from
+ * A unit of work is a row and a key head, with all query heads that share it (at most GROUP at once), page by page: attention_page_i.h. Splits of WR_ATTN_SPLIT_PAGES pages begin from
  * nothing and are merged in ascending order, whether one thread does them in turn or several side by side.
  *
  * Places of a page past the row's position may hold anything, NaN too: their scores are replaced before use, their values never read.
@@ -13,6 +11,7 @@
 #include "ops/arg_i.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_i.h"
+#include "ops/attention/attention_page_i.h"
 #include "ops/simd_i.h"
 
 WR_ROW_FN(WR_KERNEL(kv_store_any_cpu));
@@ -20,10 +19,6 @@ WR_ROW_FN(WR_KERNEL(attention_paged_f32_cpu));
 WR_ROW_FN(WR_KERNEL(attention_paged_f16_cpu));
 
 /* ------------------------------------------------------------------------------------------------------------------ store */
-
-WR_INLINE int part(int64_t left) {
-  return left < WR_LANES ? (int)left : WR_LANES;
-}
 
 /* Sixteen key elements of all rows: they go to the lines of their d, one place in each. */
 static void store_keys(const wr_call *c, int64_t rows, int64_t h, int64_t d, int n) {
@@ -75,92 +70,7 @@ WR_ROW_FN(WR_KERNEL(kv_store_any_cpu)) {
 
 /* -------------------------------------------------------------------------------------------------------------- attention */
 
-enum { P = WR_KV_PAGE, GROUP = WR_ISA_LEVEL >= 2 ? 8 : 4 };
-
-/* What is summed up for one query head: acc[Dv] = sum of e^(s - max) v, total = sum of e^(s - max). */
-typedef struct sums { float *acc, *max, *total; } sums;
-
-/* Which row and heads a unit of work is. */
-typedef struct target {
-  const float *q;          /* of the first query head */
-  int64_t kv_head, first, past; /* key head; positions attended to */
-  const int32_t *pages;    /* of the row's sequence */
-  int64_t Dqk, Dv;
-  float scale;
-} target;
-
-WR_INLINE v16 load(const void *p, int64_t i, bool half) {
-  return half ? v16_load_f16((const uint16_t *)p + i) : v16_load((const float *)p + i);
-}
-WR_INLINE v16 load_n(const void *p, int64_t i, int n, bool half) {
-  return half ? v16_load_f16_n((const uint16_t *)p + i, n) : v16_load_n((const float *)p + i, n);
-}
-
-/* Lanes of positions below `first` or from `past` on become -inf. `at` is the position of lane 0. */
-WR_INLINE v16 only_allowed(v16 s, int64_t at, int64_t first, int64_t past) {
-  const v16 none = v16_set1(-INFINITY);
-  if (past - at < WR_LANES) s = v16_select(m16_first(past > at ? (int)(past - at) : 0), s, none);
-  if (first > at) s = v16_select(m16_first(first - at < WR_LANES ? (int)(first - at) : WR_LANES), none, s);
-  return s;
-}
-
-/* Values of one page for NB blocks of d: acc = acc * keep + sum over places of p v. */
-WR_INLINE void add_values(const void *v, int64_t Dv, int64_t d, int n_last, int lo, int hi, const float *keep, float (*p)[P], float *acc,
-                          const int G, const int NB, const bool half) {
-  v16 a[8 * 4];
-  for (int g = 0; g < G; g++)
-    for (int b = 0; b < NB; b++)
-      a[g * NB + b] = v16_mul(v16_load_n(acc + g * Dv + d + b * WR_LANES, b == NB - 1 ? n_last : WR_LANES), v16_set1(keep[g]));
-  for (int i = lo; i < hi; i++) {
-    v16 x[4];
-    for (int b = 0; b < NB; b++) {
-      int64_t at = i * Dv + d + b * WR_LANES;
-      x[b] = b == NB - 1 && n_last < WR_LANES ? load_n(v, at, n_last, half) : load(v, at, half);
-    }
-    for (int g = 0; g < G; g++) {
-      v16 weight = v16_set1(p[g][i]);
-      for (int b = 0; b < NB; b++) a[g * NB + b] = v16_fma(weight, x[b], a[g * NB + b]);
-    }
-  }
-  for (int g = 0; g < G; g++)
-    for (int b = 0; b < NB; b++) v16_store_n(acc + g * Dv + d + b * WR_LANES, a[g * NB + b], b == NB - 1 ? n_last : WR_LANES);
-}
-
-/* One page for G query heads. */
-WR_INLINE void attend_page(const target *t, const void *k, const void *v, int64_t at, sums *out, const int G, const bool half) {
-  v16 s[8][2];
-  float p[8][P], down[WR_LANES] = {0};
-  for (int g = 0; g < G; g++) s[g][0] = s[g][1] = v16_zero();
-  for (int64_t d = 0; d < t->Dqk; d++) {
-    v16 k0 = load(k, d * P, half), k1 = load(k, d * P + WR_LANES, half);
-    for (int g = 0; g < G; g++) {
-      v16 q = v16_set1(t->q[g * t->Dqk + d]);
-      s[g][0] = v16_fma(q, k0, s[g][0]);
-      s[g][1] = v16_fma(q, k1, s[g][1]);
-    }
-  }
-  for (int g = 0; g < G; g++) {
-    for (int i = 0; i < 2; i++) s[g][i] = only_allowed(v16_mul(s[g][i], v16_set1(t->scale)), at + i * WR_LANES, t->first, t->past);
-    float max = v16_hmax(v16_max(s[g][0], s[g][1]));
-    if (out->max[g] > max) max = out->max[g];
-    down[g] = out->max[g] - max;
-    out->max[g] = max;
-  }
-  v16_store(down, v16_exp(v16_load(down)));
-  for (int g = 0; g < G; g++) {
-    v16 max = v16_set1(out->max[g]);
-    for (int i = 0; i < 2; i++) {
-      s[g][i] = v16_exp(v16_sub(s[g][i], max));
-      v16_store(p[g] + i * WR_LANES, s[g][i]);
-    }
-    out->total[g] = out->total[g] * down[g] + v16_sum(v16_add(s[g][0], s[g][1]));
-  }
-  int lo = t->first > at ? (int)(t->first - at) : 0, hi = t->past - at < P ? (int)(t->past - at) : P;
-  const int NB = G * 4 <= 3 * GROUP / 2 ? 4 : G * 2 <= 3 * GROUP ? 2 : 1;
-  int64_t d = 0;
-  for (; d + NB * WR_LANES <= t->Dv; d += NB * WR_LANES) add_values(v, t->Dv, d, WR_LANES, lo, hi, down, p, out->acc, G, NB, half);
-  for (; d < t->Dv; d += WR_LANES) add_values(v, t->Dv, d, part(t->Dv - d), lo, hi, down, p, out->acc, G, 1, half);
-}
+enum { P = WR_KV_PAGE, GROUP = WR_ATTN_GROUP };
 
 /* Pages [page, end) of one split, from nothing. */
 WR_INLINE void attend_pages(const wr_call *c, const target *t, int64_t page, int64_t end, sums *out, const int G, const bool half) {
@@ -235,7 +145,7 @@ static target target_of(const wr_call *c, const cut *k, int64_t row, int64_t uni
   *g = (int)WR_MIN((kv + 1) * k->group - h, (int64_t)GROUP);
   *y = wr_arg_f32(&c->args[PAGED_Y], row) + h * Dv;
   return (target){.q = wr_arg_f32(q, row) + h * kc->ext[2], .kv_head = kv, .first = p->window && past > p->window ? past - p->window : 0,
-                  .past = past, .pages = wr_arg_row(&c->args[PAGED_TABLE], wr_arg_i32(&c->args[PAGED_SEQ], row)), .Dqk = kc->ext[2], .Dv = Dv,
+                  .past = past, .pages = wr_arg_row(&c->args[PAGED_TABLE], wr_arg_i32(&c->args[PAGED_SEQ], row)), .Dqk = kc->ext[2], .Dv = Dv, .v_stride = Dv,
                   .scale = p->scale};
 }
 

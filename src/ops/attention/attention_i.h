@@ -2,7 +2,7 @@
 #ifndef WR_OPS_ATTENTION_I_H
 #define WR_OPS_ATTENTION_I_H
 
-#include "core/core.h"
+#include "ops/attention/attention.h"
 
 enum { ATTN_Q, ATTN_K, ATTN_V, ATTN_Y, ATTN_LSE };
 enum { ATTN_BWD_DY, ATTN_BWD_Q, ATTN_BWD_K, ATTN_BWD_V, ATTN_BWD_Y, ATTN_BWD_LSE, ATTN_BWD_DQ, ATTN_BWD_DK, ATTN_BWD_DV };
@@ -12,6 +12,13 @@ enum { PAGED_Q, PAGED_KCACHE, PAGED_VCACHE, PAGED_SEQ, PAGED_POS, PAGED_TABLE, P
 size_t attention_ref_scratch(const wr_call *c, int n_threads);
 size_t attention_bwd_ref_scratch(const wr_call *c, int n_threads);
 size_t attention_paged_ref_scratch(const wr_call *c, int n_threads);
+
+/* Training form on the CPU: rows that share a turned tile of keys; scratch bytes of one thread of the gradient (turned tiles of k, v, dk and
+ * dv, and a block's dq). */
+enum { WR_ATTN_BLOCK = 32 };
+static inline size_t wr_attn_bwd_scratch(int64_t Dqk, int64_t Dv, int64_t group) {
+  return sizeof(float) * (size_t)(2 * (Dqk + Dv) * WR_KV_PAGE + WR_ATTN_BLOCK * group * Dqk);
+}
 
 /* A row's positions are attended to in splits of this many pages, each from nothing, merged in ascending order: so few rows with long
  * contexts can be shared out among threads with the same bits. */
