@@ -1,7 +1,7 @@
 /* Models: what is refused and in which words (case A10), the packed file, and one model in two disguises.
  *
- * Outside witness of the arithmetic: tests/oracle programs and llama.cpp, elsewhere. Here a model is held against itself: RoPE in NeoX order
- * on permuted weights is RoPE on neighbouring pairs. */
+ * Outside witness of the arithmetic: tests/oracle programs and llama.cpp, elsewhere. Here a model is held against itself: RoPE
+ * in NeoX order on permuted weights is RoPE on neighbouring pairs. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -34,7 +34,10 @@ static weir_status try_open(const char *path) {
 }
 
 static void impossible_hyper_parameters(void) {
-  static const struct { const char *file, *words[3]; bool accept; } rows[] = {
+  static const struct {
+    const char *file, *words[3];
+    bool accept;
+  } rows[] = {
       {"01_valid", {0}, true},
       {"71_hp_block_count_0", {"llama.block_count", "0"}, 0},
       {"72_hp_block_count_4294967295", {"llama.block_count", "4294967295"}, 0},
@@ -140,8 +143,10 @@ static void damage(const char *path, long at, bool cut) {
   CHECK(fd >= 0 && fstat(fd, &st) == 0);
   const long where = at < 0 ? (long)st.st_size + at : at;
   uint8_t byte = 0;
-  if (cut) CHECK(ftruncate(fd, where) == 0);
-  else CHECK(pread(fd, &byte, 1, where) == 1 && (byte ^= 0x40, pwrite(fd, &byte, 1, where) == 1));
+  if (cut)
+    CHECK(ftruncate(fd, where) == 0);
+  else
+    CHECK(pread(fd, &byte, 1, where) == 1 && (byte ^= 0x40, pwrite(fd, &byte, 1, where) == 1));
   close(fd);
 }
 
@@ -163,7 +168,10 @@ static void packs_once_and_checks(void) {
   CHECK(stat(path, &before) == 0);
   CHECK(hash_with(NULL, layout, sizeof layout) == want);
   CHECK(stat(path, &after) == 0 && before.st_ino == after.st_ino); /* used, not made again */
-  static const struct { long at; bool cut; } ways[] = {{3, 0}, {20, 0}, {200, 0}, {-1, 1}, {4096, 1}, {10, 1}, {0, 1}};
+  static const struct {
+    long at;
+    bool cut;
+  } ways[] = {{3, 0}, {20, 0}, {200, 0}, {-1, 1}, {4096, 1}, {10, 1}, {0, 1}};
   for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
     damage(path, ways[i].at, ways[i].cut);
     CHECK_MSG(weir_cache_verify(path) == WEIR_EFORMAT, "damage %zu passed", i);
@@ -213,8 +221,8 @@ static void packers_may_race(void) {
 
 typedef struct disguise {
   const char *arch;
-  const char *extra;       /* one more tensor of this name */
-  bool halves;             /* rows of q and k in NeoX order */
+  const char *extra; /* one more tensor of this name */
+  bool halves;       /* rows of q and k in NeoX order */
 } disguise;
 
 static weir_status put_key(wr_gguf_writer *w, const wr_gguf_meta *m, const disguise *d) {

@@ -1,5 +1,5 @@
-/* Memory that runs out: the n-th allocation fails, for every n of a small run. Every call must then give ENOMEM, or do without (what is only
- * a help, as the packed file), and nothing may be left over. */
+/* Memory that runs out: the n-th allocation fails, for every n of a small run. Every call must then give ENOMEM, or do without
+ * (what is only a help, as the packed file), and nothing may be left over. */
 #include "session_i.h"
 
 typedef struct heap {
@@ -7,9 +7,7 @@ typedef struct heap {
 } heap;
 static heap h;
 
-static bool failing(void) {
-  return ++h.n == h.fail_at;
-}
+static bool failing(void) { return ++h.n == h.fail_at; }
 
 static void *take(void *user, size_t bytes) {
   (void)user;

@@ -1,5 +1,6 @@
-/* Sessions, sampling and generation through the public API, on two small models: one whose every next token is known, one with random weights
- * and live attention. What must not change a bit of the logits does not; what must end an answer ends it exactly there. */
+/* Sessions, sampling and generation through the public API, on two small models: one whose every next token is known, one with
+ * random weights and live attention. What must not change a bit of the logits does not; what must end an answer ends it exactly
+ * there. */
 #include <pthread.h>
 
 #include "session_i.h"
@@ -162,7 +163,8 @@ static void company_changes_nothing(void) {
   /* … and decode a token each while a fourth one feeds a piece of its prompt */
   wr_work mixed[4];
   for (int i = 0; i < 3; i++)
-    mixed[i] = (wr_work){.seq = &seq[i], .tokens = t + 100 + i, .n = 1, .want = WR_WANT_LAST, .logits = logits + (size_t)i * vocab};
+    mixed[i] =
+        (wr_work){.seq = &seq[i], .tokens = t + 100 + i, .n = 1, .want = WR_WANT_LAST, .logits = logits + (size_t)i * vocab};
   mixed[3] = (wr_work){.seq = &seq[3], .tokens = t, .n = 50, .want = WR_WANT_LAST, .logits = logits + 3 * vocab};
   CHECK(wr_engine_run(e, mixed, 4, false) == WEIR_OK);
   for (int i = 0; i < 4; i++) {
@@ -262,10 +264,18 @@ static void stops_at_texts(void) {
   NEED(SCRIPTED);
   bench b;
   REQUIRE(open_bench(&b, SCRIPTED, 1, 0));
-  static const struct { const char *stop[4], *want; } rows[] = {
-      {{"beta"}, " alpha "}, {{"ta gam"}, " alpha be"}, {{"alpha beto"}, STORY}, {{"\xF0\x9F\x99\x82"}, " alpha beta gamma:"},
-      {{"zzz", "gamma"}, " alpha beta "}, {{" alpha"}, ""}, {{"</s>"}, STORY}, {{"q", "end of it", "mma", ":"}, " alpha beta ga"},
-      {{"a a", "a be"}, " alph"}, {{"\xE4\xB8\x96\xC3\xA9 END", "nd"}, " alpha beta gamma:\xF0\x9F\x99\x82\xE4\xB8\x96\xC3\xA9 e"}};
+  static const struct {
+    const char *stop[4], *want;
+  } rows[] = {{{"beta"}, " alpha "},
+              {{"ta gam"}, " alpha be"},
+              {{"alpha beto"}, STORY},
+              {{"\xF0\x9F\x99\x82"}, " alpha beta gamma:"},
+              {{"zzz", "gamma"}, " alpha beta "},
+              {{" alpha"}, ""},
+              {{"</s>"}, STORY},
+              {{"q", "end of it", "mma", ":"}, " alpha beta ga"},
+              {{"a a", "a be"}, " alph"},
+              {{"\xE4\xB8\x96\xC3\xA9 END", "nd"}, " alpha beta gamma:\xF0\x9F\x99\x82\xE4\xB8\x96\xC3\xA9 e"}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     weir_text stop[4];
     weir_generate_options o = {.stop = stop, .no_limit = true};
@@ -331,8 +341,11 @@ static void greedy_is_exact(void) {
     CHECK_STR(r->text, " one");
     weir_result_free(r);
   }
-  const weir_sampling greedy[] = {{.temperature = 0}, {.temperature = 1e-30f}, {.temperature = 1, .top_k = 1},
-                                  {.temperature = 1, .given = 1u << WEIR_SAMPLING_AT_top_p}, {.temperature = 1, .min_p = 1},
+  const weir_sampling greedy[] = {{.temperature = 0},
+                                  {.temperature = 1e-30f},
+                                  {.temperature = 1, .top_k = 1},
+                                  {.temperature = 1, .given = 1u << WEIR_SAMPLING_AT_top_p},
+                                  {.temperature = 1, .min_p = 1},
                                   {.temperature = 1e-45f, .top_p = 1e-30f}};
   for (size_t i = 0; i < sizeof greedy / sizeof greedy[0]; i++)
     for (int k = 0; k < 20; k++) {
@@ -383,9 +396,14 @@ static void draws_follow_the_distribution(void) {
   REQUIRE(weir_session_sync(b.s, t, n, NULL) == WEIR_OK);
   weir_free(t);
   static const double share[5] = {.5, .25, .125, .0625, .0625};
-  static const struct { weir_sampling s; int kept; } rows[] = {
-      {{.temperature = 1, .seed = 3}, 5}, {{.temperature = 1, .top_k = 2, .seed = 3}, 2}, {{.temperature = 1, .top_p = .8f, .seed = 3}, 3},
-      {{.temperature = 1, .min_p = .2f, .seed = 3}, 3}, {{.temperature = 1, .top_k = 3, .top_p = .6f, .min_p = .1f, .seed = 3}, 2}};
+  static const struct {
+    weir_sampling s;
+    int kept;
+  } rows[] = {{{.temperature = 1, .seed = 3}, 5},
+              {{.temperature = 1, .top_k = 2, .seed = 3}, 2},
+              {{.temperature = 1, .top_p = .8f, .seed = 3}, 3},
+              {{.temperature = 1, .min_p = .2f, .seed = 3}, 3},
+              {{.temperature = 1, .top_k = 3, .top_p = .6f, .min_p = .1f, .seed = 3}, 2}};
   for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
     int count[6] = {0};
     enum { DRAWS = 4000 };
@@ -399,26 +417,50 @@ static void draws_follow_the_distribution(void) {
     for (int i = 0; i < rows[k].kept; i++) sum += share[i];
     CHECK_EQ_INT(count[5], 0);
     for (int i = 0; i < 5; i++)
-      CHECK_MSG(fabs(count[i] / (double)DRAWS - (i < rows[k].kept ? share[i] / sum : 0)) < .035, "row %zu: token %d was drawn %d times", k,
-                i, count[i]);
+      CHECK_MSG(fabs(count[i] / (double)DRAWS - (i < rows[k].kept ? share[i] / sum : 0)) < .035,
+                "row %zu: token %d was drawn %d times", k, i, count[i]);
   }
   close_bench(&b);
 }
 
 static void refuses_values_out_of_range(void) {
-  static const struct { const char *field; double value; } bad[] = {
-      {"temperature", -1}, {"temperature", NAN}, {"temperature", INFINITY}, {"temperature", 1e308}, {"top_k", -1}, {"top_k", 1.5},
-      {"top_p", -0.1}, {"top_p", 2}, {"top_p", NAN}, {"min_p", 2}, {"min_p", -1}, {"repeat_penalty", 0}, {"repeat_penalty", -1},
-      {"repeat_penalty", INFINITY}, {"repeat_last_n", -1}, {"seed", -1}, {"seed", 1.9e19}, {"heat", 1}};
+  static const struct {
+    const char *field;
+    double value;
+  } bad[] = {{"temperature", -1},
+             {"temperature", NAN},
+             {"temperature", INFINITY},
+             {"temperature", 1e308},
+             {"top_k", -1},
+             {"top_k", 1.5},
+             {"top_p", -0.1},
+             {"top_p", 2},
+             {"top_p", NAN},
+             {"min_p", 2},
+             {"min_p", -1},
+             {"repeat_penalty", 0},
+             {"repeat_penalty", -1},
+             {"repeat_penalty", INFINITY},
+             {"repeat_last_n", -1},
+             {"seed", -1},
+             {"seed", 1.9e19},
+             {"heat", 1}};
   for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
     weir_sampling s = {0};
     CHECK_EQ_INT(weir_sampling_set(&s, bad[i].field, bad[i].value), WEIR_EUSAGE);
     CHECK_HAS(weir_last_error(), bad[i].field);
     CHECK_EQ_INT(s.given, 0);
   }
-  static const weir_sampling direct[] = {{.temperature = -1},   {.temperature = NAN},    {.temperature = INFINITY}, {.top_p = 2},
-                                         {.min_p = -1},         {.repeat_penalty = -1},  {.top_k = -5},             {.repeat_last_n = -1},
-                                         {.repeat_penalty = NAN}, {.given = 1u << WEIR_SAMPLING_AT_repeat_penalty}};
+  static const weir_sampling direct[] = {{.temperature = -1},
+                                         {.temperature = NAN},
+                                         {.temperature = INFINITY},
+                                         {.top_p = 2},
+                                         {.min_p = -1},
+                                         {.repeat_penalty = -1},
+                                         {.top_k = -5},
+                                         {.repeat_last_n = -1},
+                                         {.repeat_penalty = NAN},
+                                         {.given = 1u << WEIR_SAMPLING_AT_repeat_penalty}};
   for (size_t i = 0; i < sizeof direct / sizeof direct[0]; i++) {
     CHECK_MSG(weir_sampling_check(&direct[i]) == WEIR_EUSAGE, "struct %zu passed", i);
     CHECK_HAS(weir_last_error(), "must be");
@@ -618,6 +660,6 @@ static void chats(void) {
 
 TEST_MAIN("session", TEST(same_bits_for_threads_and_cuts), TEST(all_logits_are_those_of_prefixes), TEST(prefix_is_reused),
           TEST(forks_are_independent), TEST(company_changes_nothing), TEST(two_sessions_in_two_threads), TEST(tells_the_story),
-          TEST(stops_at_texts), TEST(stops_when_told), TEST(greedy_is_exact), TEST(seeds_repeat), TEST(draws_follow_the_distribution),
-          TEST(refuses_values_out_of_range), TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up), TEST(refuses_what_does_not_fit),
-          TEST(chats))
+          TEST(stops_at_texts), TEST(stops_when_told), TEST(greedy_is_exact), TEST(seeds_repeat),
+          TEST(draws_follow_the_distribution), TEST(refuses_values_out_of_range), TEST(penalty_and_ties), TEST(scores),
+          TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats))

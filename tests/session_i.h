@@ -19,9 +19,7 @@ __attribute__((unused)) static int remove_one(const char *path, const struct sta
   return remove(path);
 }
 
-__attribute__((unused)) static void remove_scratch(void) {
-  nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS);
-}
+__attribute__((unused)) static void remove_scratch(void) { nftw(scratch, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
 
 /* A folder that goes away with the program, and is the cache. */
 __attribute__((unused)) static const char *make_scratch(void) {

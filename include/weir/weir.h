@@ -19,7 +19,8 @@
  * - Text is bytes with a length. It is UTF-8 where it is text; nothing needs a final NUL unless it says so.
  *
  * Caveats
- * - A mapped model file that another process truncates raises SIGBUS in the reader; weir_model_options.no_mmap reads it instead.
+ * - A mapped model file that another process truncates raises SIGBUS in the reader; weir_model_options.no_mmap reads it
+ *   instead.
  */
 #ifndef WEIR_H
 #define WEIR_H
@@ -59,7 +60,13 @@ const char *weir_version(void);                    /* "0.1.0" */
 
 /* ---------------------------------------------------------------------------------------------------------------- hooks */
 
-typedef enum weir_log_level { WEIR_LOG_DEFAULT = 0, WEIR_LOG_ERROR, WEIR_LOG_WARN, WEIR_LOG_INFO, WEIR_LOG_DEBUG } weir_log_level;
+typedef enum weir_log_level {
+  WEIR_LOG_DEFAULT = 0,
+  WEIR_LOG_ERROR,
+  WEIR_LOG_WARN,
+  WEIR_LOG_INFO,
+  WEIR_LOG_DEBUG
+} weir_log_level;
 
 /* Process-wide. Set them before the first other call, or while nothing of weir exists. A NULL member keeps the built-in one.
  * allocate/release: every heap allocation of the library goes through them, so a test can make the n-th one fail. */
@@ -75,8 +82,8 @@ typedef struct weir_hooks {
 void weir_set_hooks(const weir_hooks *hooks); /* NULL: back to the built-in ones */
 
 /* -------------------------------------------------------------------------------------------------------------- context
- * A device and its team of threads. Models are opened in a context and share its team: calls into two sessions of one context from
- * two threads are safe and take turns. */
+ * A device and its team of threads. Models are opened in a context and share its team: calls into two sessions of one context
+ * from two threads are safe and take turns. */
 
 typedef struct weir_context weir_context;
 typedef struct weir_context_options {
@@ -103,7 +110,8 @@ void weir_free(void *ptr);
 
 /* ------------------------------------------------------------------------------------------------------------ tokenizer
  * Text to token ids and back, from a GGUF file (a model, or a vocabulary alone). Read-only once open: any number of threads.
- * Ids are 0 … vocab-1. Text is taken byte for byte; input that is not UTF-8 is encoded as bytes where the vocabulary has bytes. */
+ * Ids are 0 … vocab-1. Text is taken byte for byte; input that is not UTF-8 is encoded as bytes where the vocabulary has
+ * bytes. */
 
 typedef int32_t weir_token;
 typedef struct weir_tokenizer weir_tokenizer;
@@ -120,16 +128,17 @@ typedef struct weir_tokenizer_info {
 void weir_tokenizer_get_info(const weir_tokenizer *t, weir_tokenizer_info *out);
 
 enum {
-  WEIR_TEXT_PARSE_SPECIAL = 1, /* encode: the text of a special token ("<|im_end|>") becomes that token. Not for text of strangers */
+  WEIR_TEXT_PARSE_SPECIAL = 1, /* encode: the text of a special token ("<|im_end|>") becomes it. Not for text of strangers */
   WEIR_TEXT_NO_BOS = 2,        /* encode: no beginning- or end-of-sequence token, whatever the file says */
   WEIR_TEXT_SHOW_SPECIAL = 4,  /* decode: special tokens appear as their text; without it they are nothing */
 };
 /* *tokens: weir_free. An empty text is no token (or only BOS). */
 weir_status weir_tokenizer_encode(const weir_tokenizer *t, const char *text, size_t n, unsigned flags, weir_token **tokens,
                                   size_t *n_tokens);
-/* *text: weir_free; a NUL follows its *bytes bytes. Whatever the bytes are: not proved UTF-8. EUSAGE: an id outside the vocabulary. */
-weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tokens, size_t n_tokens, unsigned flags, char **text,
-                                  size_t *bytes);
+/* *text: weir_free; a NUL follows its *bytes bytes. Whatever the bytes are: not proved UTF-8. EUSAGE: an id outside the
+ * vocabulary. */
+weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tokens, size_t n_tokens, unsigned flags,
+                                  char **text, size_t *bytes);
 
 typedef struct weir_message {
   const char *role;        /* "system", "user", "assistant": letters, digits, '_' and '-' only */
@@ -138,12 +147,13 @@ typedef struct weir_message {
 } weir_message;
 /* A conversation in ChatML, and with `answer` the beginning of the assistant's turn. EUNSUPPORTED: the vocabulary has no ChatML
  * tokens. *tokens: weir_free. */
-weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer, weir_token **tokens,
-                                size_t *n_tokens);
+weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer,
+                                weir_token **tokens, size_t *n_tokens);
 
 /* ---------------------------------------------------------------------------------------------------------------- model
- * Weights, read-only, shared by any number of sessions. Opening maps the file. On the CPU the matrices are then kept in a packed form
- * (sixteen rows interleaved): a file in the cache folder, made at the first opening (seconds) and mapped from then on; see 'cache'. */
+ * Weights, read-only, shared by any number of sessions. Opening maps the file. On the CPU the matrices are then kept in a
+ * packed form (sixteen rows interleaved): a file in the cache folder, made at the first opening (seconds) and mapped from then
+ * on; see 'cache'. */
 
 typedef struct weir_model weir_model;
 typedef struct weir_model_options {
@@ -157,7 +167,7 @@ weir_status weir_model_open(weir_context *ctx, const char *path, const weir_mode
 void weir_model_close(weir_model *m);                     /* NULL allowed; after its sessions */
 
 typedef struct weir_model_info {                          /* strings live as long as the model */
-  const char *path, *name, *arch;                         /* name: general.name, bytes of strangers, escaped for a terminal; may be "" */
+  const char *path, *name, *arch;                         /* name: general.name, escaped for a terminal; may be "" */
   const char *types;       /* types of the matrices, most bytes first: "q4_0, q8_0" */
   const char *layout;      /* "packed: <path>", or why it is not: "plain: no_pack was asked", … */
   int layers, width, ff, heads, kv_heads, head_width, vocab;
@@ -174,15 +184,15 @@ typedef struct weir_model_info {                          /* strings live as lon
 void weir_model_get_info(const weir_model *m, weir_model_info *out);
 const weir_tokenizer *weir_model_tokenizer(const weir_model *m);
 
-/* For each instruction of the one-token program the kernel that was chosen and why not the ones before it; or the program itself.
- * As snprintf: at most cap bytes with the NUL, returns the length of the whole text. */
+/* For each instruction of the one-token program the kernel that was chosen and why not the ones before it; or the program
+ * itself. As snprintf: at most cap bytes with the NUL, returns the length of the whole text. */
 size_t weir_model_why(const weir_model *m, char *out, size_t cap);
 size_t weir_model_program(const weir_model *m, char *out, size_t cap);
 
 /* -------------------------------------------------------------------------------------------------------------- session
- * One sequence of tokens and its KV cache: state is always that of a prefix. Pages of 32 positions, touched only when used, shared by
- * forks until one of them writes. Logits of a position have the same bits for any number of threads, however the prompt was cut,
- * whoever ran beside it and whatever prefix was reused (same build, machine and KV type). */
+ * One sequence of tokens and its KV cache: state is always that of a prefix. Pages of 32 positions, touched only when used,
+ * shared by forks until one of them writes. Logits of a position have the same bits for any number of threads, however the
+ * prompt was cut, whoever ran beside it and whatever prefix was reused (same build, machine and KV type). */
 
 typedef struct weir_session weir_session;
 typedef enum weir_kv_type { WEIR_KV_DEFAULT = 0, WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type; /* default F16 */
@@ -190,7 +200,7 @@ typedef struct weir_session_options {
   int64_t context_tok;     /* capacity in tokens. 0: the least of trained context, 8192, and what half the memory left holds */
   int64_t pool_tok;        /* positions that the session and its forks can hold together, shared ones once; 0: context_tok */
   weir_kv_type kv;
-  int piece_tok;           /* feed at most so many tokens at a time, 1 … 256; 0: 256. Changes speed, never a bit of the result */
+  int piece_tok;           /* feed at most so many tokens at a time, 1 … 256; 0: 256. Changes speed, never a bit */
 } weir_session_options;
 /* ENOMEM names the context, its bytes and what to ask for instead. EUSAGE: out of range. */
 weir_status weir_session_open(weir_model *m, const weir_session_options *options, weir_session **out);
@@ -202,17 +212,19 @@ int64_t weir_session_length(const weir_session *s);       /* tokens in the state
 int64_t weir_session_capacity(const weir_session *s);     /* context_tok as it came out */
 const weir_token *weir_session_tokens(const weir_session *s); /* [length], valid until the session changes */
 
-/* Make the state equal to tokens[0, n): what it shares with the present state is kept, the rest evaluated. n >= 1. *reused (may be
- * NULL): how many positions were kept. Afterwards weir_session_logits() are those of the last token. EUSAGE: n above the capacity,
- * an id outside the vocabulary; then, and on ESTOPPED, the state is some prefix (see length). */
+/* Make the state equal to tokens[0, n): what it shares with the present state is kept, the rest evaluated. n >= 1. *reused (may
+ * be NULL): how many positions were kept. Afterwards weir_session_logits() are those of the last token. EUSAGE: n above the
+ * capacity, an id outside the vocabulary; then, and on ESTOPPED, the state is some prefix (see length). */
 weir_status weir_session_sync(weir_session *s, const weir_token *tokens, size_t n, size_t *reused);
-/* Called for each evaluated position in order, on the calling thread; logits [vocab] are valid during the call. Not 0: ESTOPPED. */
+/* Called for each evaluated position in order, on the calling thread; logits [vocab] are valid during the call. Not 0:
+ * ESTOPPED. */
 typedef int (*weir_logits_fn)(void *user, int64_t position, const float *logits, int vocab);
 /* Append n tokens. fn NULL: only the last position's logits are computed. */
 weir_status weir_session_eval(weir_session *s, const weir_token *tokens, size_t n, weir_logits_fn fn, void *user);
 /* Forget all but the first `length` tokens. EUSAGE: longer than the state. Logits are then gone until the next eval or sync. */
 weir_status weir_session_rewind(weir_session *s, int64_t length);
-/* Logits of the last evaluated position, [vocab], owned by the session, valid until it changes. EUSAGE: nothing was evaluated. */
+/* Logits of the last evaluated position, [vocab], owned by the session, valid until it changes. EUSAGE: nothing was
+ * evaluated. */
 weir_status weir_session_logits(const weir_session *s, const float **logits, int *vocab);
 uint64_t weir_logits_hash(const float *logits, size_t n); /* of the bits: equal hashes mean equal logits */
 
@@ -220,14 +232,14 @@ uint64_t weir_logits_hash(const float *logits, size_t n); /* of the bits: equal 
  * tokens[0, n) as by sync. */
 weir_status weir_session_score(weir_session *s, const weir_token *tokens, size_t n, size_t first, double *mean_nll);
 
-/* Make the running weir_generate, sync, eval or score of this session end soon with what it has; if none runs, the next one. From any
- * thread or signal handler. */
+/* Make the running weir_generate, sync, eval or score of this session end soon with what it has; if none runs, the next one.
+ * From any thread or signal handler. */
 void weir_stop(weir_session *s);
 
 /* ------------------------------------------------------------------------------------------------------------- sampling
- * Order: repetition penalty, temperature, top-k, top-p, min-p, draw. At temperature 0 the largest logit wins (the lowest id of equal
- * ones) and no random number is used. At least one candidate always survives. A field that is 0 has its default, unless its bit is in
- * `given`.
+ * Order: repetition penalty, temperature, top-k, top-p, min-p, draw. At temperature 0 the largest logit wins (the lowest id of
+ * equal ones) and no random number is used. At least one candidate always survives. A field that is 0 has its default, unless
+ * its bit is in `given`.
  *
  * X(field, type, default, minimum, maximum, what it does). A minimum that ends in 1e-6 stands for 'above 0'. */
 #define WEIR_SAMPLING_MAP(X) \
@@ -251,8 +263,8 @@ typedef struct weir_sampling {
 #undef X
   uint32_t given;          /* bit 1 << WEIR_SAMPLING_AT_<field>: take the field as it is even if it is 0 */
 } weir_sampling;
-/* Set a field by its name and mark it given. EUSAGE names field, value and range; NaN and infinities are refused. Seeds above 2^53
- * lose bits here: set the field. */
+/* Set a field by its name and mark it given. EUSAGE names field, value and range; NaN and infinities are refused. Seeds above
+ * 2^53 lose bits here: set the field. */
 weir_status weir_sampling_set(weir_sampling *sampling, const char *field, double value);
 weir_status weir_sampling_check(const weir_sampling *sampling); /* NULL: the defaults. What every call below does first */
 
@@ -285,7 +297,7 @@ typedef struct weir_generate_options {
 } weir_generate_options;
 
 typedef enum weir_finish { WEIR_FINISH_STOP = 1, WEIR_FINISH_LENGTH, WEIR_FINISH_STOPPED } weir_finish;
-const char *weir_finish_name(weir_finish f);              /* "stop" (end token, stop text), "length", "stopped" (weir_stop, callback) */
+const char *weir_finish_name(weir_finish f);              /* "stop" (end token or text), "length", "stopped" (told to) */
 
 /* One line of the op table. Lines add up to the wall time of the decode. */
 typedef struct weir_profile_row {
@@ -303,7 +315,7 @@ typedef struct weir_profile {
   size_t n_rows, n_tokens;
   double wall_ms, bytes, limit_gb_s;
 } weir_profile;
-size_t weir_profile_print(const weir_profile *p, char *out, size_t cap); /* as snprintf; names the largest loss in its last line */
+size_t weir_profile_print(const weir_profile *p, char *out, size_t cap); /* as snprintf; the last line names the largest loss */
 
 typedef struct weir_result {
   char *text;              /* the answer, UTF-8, NUL at the end */
@@ -325,7 +337,7 @@ typedef struct weir_result {
   double bytes_per_token;  /* mean over the decode steps, weights + KV, from the cost rules */
   double weight_bytes_per_token, kv_bytes_per_token;
   double limit_tok_s;      /* limit_gb_s / bytes_per_token; 0: not measured */
-  double limit_gb_s;       /* best of limit_runs plain reads of the pages that a token reads, same mapping and threads, during the decode */
+  double limit_gb_s;       /* best of limit_runs plain reads of the pages that a token reads, between its tokens */
   double limit_gb_s_worst;
   int limit_runs;
   double limit_bytes;      /* read in each of them: all that a token reads, at most 256 MB */
@@ -335,20 +347,20 @@ typedef struct weir_result {
 } weir_result;
 void weir_result_free(weir_result *r);                    /* NULL allowed */
 
-/* Called with the answer as it grows: whole UTF-8 characters, never text that may yet turn out to be a stop text. The pieces put
- * together are result.text. Bytes that cannot be UTF-8 become U+FFFD. Not 0: end here ("stopped"). */
+/* Called with the answer as it grows: whole UTF-8 characters, never text that may yet turn out to be a stop text. The pieces
+ * put together are result.text. Bytes that cannot be UTF-8 become U+FFFD. Not 0: end here ("stopped"). */
 typedef int (*weir_piece_fn)(void *user, const char *piece, size_t bytes);
 
-/* Make the session equal to the prompt (what it shares with the session's state is reused) and go on from there. fn may be NULL.
- * An empty prompt is allowed where the vocabulary has a BOS or EOS token to begin with. */
+/* Make the session equal to the prompt (what it shares with the session's state is reused) and go on from there. fn may be
+ * NULL. An empty prompt is allowed where the vocabulary has a BOS or EOS token to begin with. */
 weir_status weir_generate(weir_session *s, const char *prompt, size_t prompt_bytes, const weir_generate_options *options,
                           weir_piece_fn fn, void *user, weir_result **out);
 weir_status weir_generate_tokens(weir_session *s, const weir_token *prompt, size_t n, const weir_generate_options *options,
-                                 weir_piece_fn fn, void *user, weir_result **out); /* chat, system, parse_special do not apply */
+                                 weir_piece_fn fn, void *user, weir_result **out); /* chat, system, parse_special: not here */
 
 /* ---------------------------------------------------------------------------------------------------------------- cache
- * Packed weights, in "$WEIR_CACHE/packed" ("$XDG_CACHE_HOME/weir/packed", "$HOME/.cache/weir/packed"). A file is named by the model
- * file's size, mtime, inode, header hash and the layout's version, so a changed model never meets an old one. */
+ * Packed weights, in "$WEIR_CACHE/packed" ("$XDG_CACHE_HOME/weir/packed", "$HOME/.cache/weir/packed"). A file is named by the
+ * model file's size, mtime, inode, header hash and the layout's version, so a changed model never meets an old one. */
 
 typedef struct weir_cache_entry {
   char *path, *source;     /* of the packed file; of the model it was made from, as far as it is known */
@@ -380,12 +392,12 @@ typedef struct weir_hardware {                            /* a row of the built-
 } weir_hardware;
 int weir_hardware_count(void);
 weir_status weir_hardware_at(int i, weir_hardware *out);  /* strings are static; EUSAGE: no such i */
-/* The row whose device name is `part`, or the only one that has it at the beginning of a word, or the only one that contains it, whatever
- * the case. EUSAGE names the candidates. */
+/* The row whose device name is `part`, or the only one that has it at the beginning of a word, or the only one that contains
+ * it, whatever the case. EUSAGE names the candidates. */
 weir_status weir_hardware_find(const char *part, weir_hardware *out);
 
 typedef struct weir_plan_options {
-  const char *on;          /* part of a device name; NULL: this machine, as 'machine' measured it (measured now if it was not) */
+  const char *on;          /* part of a device name; NULL: this machine, as 'machine' measured it (now if not before) */
   int64_t context_tok;     /* 0: the session's default */
   int batch;               /* sequences decoded together; 0: 1 */
   weir_kv_type kv;
@@ -471,8 +483,8 @@ double weir_machine_gop_s(const weir_machine *m, const char *type, int threads);
 size_t weir_machine_print(const weir_machine *m, char *out, size_t cap);
 
 /* ---------------------------------------------------------------------------------------------------------------- bench
- * Every kernel row over its own test shapes marked for timing, against what this machine allows: the bound of a call is the longer of its bytes
- * at the measured bandwidth for its working set and its operations at the measured peak. */
+ * Every kernel row over its own test shapes marked for timing, against what this machine allows: the bound of a call is the
+ * longer of its bytes at the measured bandwidth for its working set and its operations at the measured peak. */
 
 typedef struct weir_bench_row {
   const char *name, *shape; /* kernel, and the case's keys; valid during the callback */
@@ -492,15 +504,16 @@ typedef int (*weir_bench_fn)(void *user, const weir_bench_row *row); /* not 0: E
 weir_status weir_bench_ops(weir_context *ctx, const weir_machine *machine, const weir_bench_options *options, weir_bench_fn fn, void *user);
 
 /* --------------------------------------------------------------------------------------------------------------- files
- * What a model file holds, from its header alone: no weight is read, no architecture is checked. GGUF, versions 2 and 3; a split model
- * is opened by any of its parts. What is text in here comes from strangers: bytes, not escaped and not proved UTF-8 unless said so. */
+ * What a model file holds, from its header alone: no weight is read, no architecture is checked. GGUF, versions 2 and 3; a
+ * split model is opened by any of its parts. What is text in here comes from strangers: bytes, not escaped and not proved UTF-8
+ * unless said so. */
 
 typedef struct weir_file weir_file;
 typedef struct weir_file_options {
   bool no_mmap;            /* read the file into memory instead of mapping it */
 } weir_file_options;
-/* EIO: cannot be opened; EFORMAT: malformed, shorter than its header says, or a part is missing; EUNSUPPORTED: a folder, big-endian,
- * another version, a tensor type that does not exist. */
+/* EIO: cannot be opened; EFORMAT: malformed, shorter than its header says, or a part is missing; EUNSUPPORTED: a folder,
+ * big-endian, another version, a tensor type that does not exist. */
 weir_status weir_file_open(const char *path, const weir_file_options *options, weir_file **out);
 void weir_file_close(weir_file *f);                       /* NULL allowed. Everything got from the file ends with it */
 

@@ -1,8 +1,8 @@
 /* The answer: from tokens to text that may be shown.
  *
- * Three things hold text back. A character whose bytes have not all come (text/ does that). Bytes that cannot be UTF-8: each stretch that
- * a decoder would give up on at once becomes one U+FFFD. And what may be the beginning of a stop text: the longest end of the answer that
- * begins one stays here until the next token decides.
+ * Three things hold text back. A character whose bytes have not all come (text/ does that). Bytes that cannot be UTF-8: each
+ * stretch that a decoder would give up on at once becomes one U+FFFD. And what may be the beginning of a stop text: the longest
+ * end of the answer that begins one stays here until the next token decides.
  *
  * Invariant: what was handed out is a prefix of the final answer, and the final answer holds no stop text. */
 #include "infer/infer_i.h"
@@ -17,7 +17,8 @@ void wr_answer_free(wr_answer *a) {
   wr_str_free(&a->text);
 }
 
-/* Bytes of the longest beginning of an ill-formed sequence that is a prefix of some well-formed one: what one U+FFFD stands for. */
+/* Bytes of the longest beginning of an ill-formed sequence that is a prefix of some well-formed one: what one U+FFFD stands
+ * for. */
 static size_t bad_length(const char *bytes, size_t n) {
   for (size_t k = WR_MIN(n, (size_t)3); k > 1; k--)
     if (wr_utf8_partial(bytes, k) == k) return k;

@@ -5,7 +5,10 @@
 
 #include "infer/infer_i.h"
 
-typedef struct listing { weir_cache *c; size_t cap; } listing;
+typedef struct listing {
+  weir_cache *c;
+  size_t cap;
+} listing;
 
 static weir_status add(void *user, const wr_pack_file *f) {
   listing *l = user;
@@ -57,8 +60,10 @@ weir_status weir_cache_clear(bool only_stale, size_t *n_files, uint64_t *bytes) 
   weir_status s = WEIR_OK;
   for (size_t i = 0; i < c->n_entries && s == WEIR_OK; i++) {
     if (only_stale && !c->entries[i].stale) continue;
-    if (unlink(c->entries[i].path) && errno != ENOENT) s = wr_fail_errno(WEIR_EIO, c->entries[i].path, "remove");
-    else n++, sum += c->entries[i].bytes;
+    if (unlink(c->entries[i].path) && errno != ENOENT)
+      s = wr_fail_errno(WEIR_EIO, c->entries[i].path, "remove");
+    else
+      n++, sum += c->entries[i].bytes;
   }
   weir_cache_free(c);
   if (s == WEIR_OK && n_files) *n_files = n;
@@ -66,6 +71,4 @@ weir_status weir_cache_clear(bool only_stale, size_t *n_files, uint64_t *bytes) 
   return s;
 }
 
-weir_status weir_cache_verify(const char *path) {
-  return wr_pack_verify(path);
-}
+weir_status weir_cache_verify(const char *path) { return wr_pack_verify(path); }

@@ -1,9 +1,7 @@
 /* Contexts: a device, its team, and the ledger of what was taken from it. Also how much memory there is left to take. */
 #include "infer/infer_i.h"
 
-void weir_free(void *ptr) {
-  wr_free(ptr);
-}
+void weir_free(void *ptr) { wr_free(ptr); }
 
 weir_status weir_context_open(const weir_context_options *options, weir_context **out) {
   const weir_context_options o = options ? *options : (weir_context_options){0};
@@ -33,22 +31,16 @@ void weir_context_close(weir_context *ctx) {
   wr_free(ctx);
 }
 
-int weir_context_threads(const weir_context *ctx) {
-  return ctx->device->n_threads;
-}
+int weir_context_threads(const weir_context *ctx) { return ctx->device->n_threads; }
 
 uint64_t wr_memory_left(const wr_mem *mem) {
   const uint64_t left = wr_memory_available();
   return mem->limit_bytes ? WR_MIN(left, (uint64_t)(mem->limit_bytes - WR_MIN(mem->limit_bytes, wr_mem_used(mem)))) : left;
 }
 
-uint64_t weir_context_memory(const weir_context *ctx) {
-  return wr_memory_left(&ctx->mem);
-}
+uint64_t weir_context_memory(const weir_context *ctx) { return wr_memory_left(&ctx->mem); }
 
-int weir_device_count(void) {
-  return wr_devices_n;
-}
+int weir_device_count(void) { return wr_devices_n; }
 
 weir_status weir_device_at(int i, weir_device_info *out) {
   static _Thread_local char text[160];

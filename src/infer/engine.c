@@ -1,21 +1,23 @@
 /* The engine: plans by bucket over one pool of KV pages.
  *
- * A replay takes pieces of several sequences as rows: token, position, slot in the pool, sequence. Which plan serves it depends on the
- * numbers of rows only, so a prompt, a decode step and a mixed batch differ in nothing else; rows of one numeric class give the same
- * bits in any of them.
+ * A replay takes pieces of several sequences as rows: token, position, slot in the pool, sequence. Which plan serves it depends
+ * on the numbers of rows only, so a prompt, a decode step and a mixed batch differ in nothing else; rows of one numeric class
+ * give the same bits in any of them.
  *
- * Pages: WR_KV_PAGE positions of all layers. A page is shared by as many sequences as its count says and written by one: before a
- * sequence writes into a page that others hold too, it takes a copy. The pool is reserved as a whole and touched page by page.
+ * Pages: WR_KV_PAGE positions of all layers. A page is shared by as many sequences as its count says and written by one: before
+ * a sequence writes into a page that others hold too, it takes a copy. The pool is reserved as a whole and touched page by
+ * page.
  *
- * Invariants: a sequence holds at least the pages of its length; refs[p] is the number of sequences that hold p; free pages have 0.
- * One lock guards pages and plans, since plans share their activations: one replay runs at a time. */
+ * Invariants: a sequence holds at least the pages of its length; refs[p] is the number of sequences that hold p; free pages
+ * have 0. One lock guards pages and plans, since plans share their activations: one replay runs at a time. */
 #include <limits.h>
 
 #include "infer/infer_i.h"
 
 /* Rows and logits rows, the cheapest first. */
-static const struct { int rows, out; } buckets[] = {
-    {1, 1}, {8, 1}, {64, 1}, {WR_ENGINE_ROWS, 1}, {WR_ENGINE_OUT, WR_ENGINE_OUT}, {WR_ENGINE_ROWS, WR_ENGINE_OUT}};
+static const struct {
+  int rows, out;
+} buckets[] = {{1, 1}, {8, 1}, {64, 1}, {WR_ENGINE_ROWS, 1}, {WR_ENGINE_OUT, WR_ENGINE_OUT}, {WR_ENGINE_ROWS, WR_ENGINE_OUT}};
 enum { N_BUCKETS = WR_ARRAY_LEN(buckets) };
 
 typedef struct bucket_plan {
@@ -32,16 +34,16 @@ struct wr_engine {
   wr_dtype kv;
   int64_t context_tok, pages_a_seq, n_pages;
   size_t k_page_bytes, v_page_bytes;
-  wr_buf state;            /* [layers]{ keys [n_pages], values [n_pages] } */
-  uint32_t *page_refs;     /* [n_pages] */
-  int32_t *free_pages;     /* stack of [n_free] */
+  wr_buf state;        /* [layers]{ keys [n_pages], values [n_pages] } */
+  uint32_t *page_refs; /* [n_pages] */
+  int32_t *free_pages; /* stack of [n_free] */
   int64_t n_free;
   wr_class_ledger classes;
   bucket_plan plans[2][N_BUCKETS]; /* [1]: with times of each step */
-  const wr_buf *arena;     /* the largest of the plans' */
+  const wr_buf *arena;             /* the largest of the plans' */
 };
 
-/* --------------------------------------------------------------------------------------------------------------------- sizes */
+/* --------------------------------------------------------------------------------------------------------- sizes */
 
 uint64_t wr_kv_token_bytes(const wr_hparams *h, wr_dtype kv) {
   return (uint64_t)h->layers * (wr_kv_page_bytes(h, kv, false) + wr_kv_page_bytes(h, kv, true)) / WR_KV_PAGE;
@@ -57,7 +59,7 @@ int64_t wr_context_default(const weir_model *m, wr_dtype kv) {
   return n;
 }
 
-/* ---------------------------------------------------------------------------------------------------------------------- plans */
+/* --------------------------------------------------------------------------------------------------------- plans */
 
 static size_t layer_offset(const wr_engine *e, int64_t layer, bool value) {
   const size_t pages = (size_t)e->n_pages;
@@ -65,8 +67,12 @@ static size_t layer_offset(const wr_engine *e, int64_t layer, bool value) {
 }
 
 static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bool profiled) {
-  const wr_step_shape shape = {.rows = rows, .out = out, .seqs = WR_MIN(rows, WR_ENGINE_SEQS), .pages = e->n_pages,
-                               .pages_a_seq = e->pages_a_seq, .kv = e->kv};
+  const wr_step_shape shape = {.rows = rows,
+                               .out = out,
+                               .seqs = WR_MIN(rows, WR_ENGINE_SEQS),
+                               .pages = e->n_pages,
+                               .pages_a_seq = e->pages_a_seq,
+                               .kv = e->kv};
   WR_TRY(wr_llama_build(&b->program, e->model->m, &shape, &b->io));
   for (int i = 0; i < b->io.n_layers; i++) {
     wr_bind(&b->program, b->io.k[i], &e->state, layer_offset(e, i, false));
@@ -83,8 +89,8 @@ static weir_status need_plan(wr_engine *e, int rows, int out, bool profiled, buc
   int i = 0;
   while (i < N_BUCKETS && (buckets[i].rows < rows || buckets[i].out < out)) i++;
   if (i == N_BUCKETS)
-    return wr_fail(WEIR_EUSAGE, "%d rows with %d rows of logits are more than one replay takes (%d, %d)", rows, out, WR_ENGINE_ROWS,
-                   WR_ENGINE_OUT);
+    return wr_fail(WEIR_EUSAGE, "%d rows with %d rows of logits are more than one replay takes (%d, %d)", rows, out,
+                   WR_ENGINE_ROWS, WR_ENGINE_OUT);
   bucket_plan *b = &e->plans[profiled][i];
   if (!b->made) {
     wr_program_init(&b->program);
@@ -117,7 +123,7 @@ weir_status wr_engine_plan(wr_engine *e, bool profiled, const wr_plan **out) {
   return s;
 }
 
-/* ------------------------------------------------------------------------------------------------------------- open and close */
+/* ------------------------------------------------------------------------------------------------ open and close */
 
 static void free_engine(wr_engine *e) {
   pthread_mutex_lock(&e->model->ctx->lock);
@@ -145,11 +151,12 @@ static weir_status too_large(const wr_engine *e, int64_t context_tok, int64_t po
   wr_size_text(need, bytes < 1.8e19 ? (uint64_t)bytes : UINT64_MAX);
   wr_size_text(have, left);
   const uint64_t fits = left / 2 / tok / WR_KV_PAGE * WR_KV_PAGE;
-  return wr_fail(WEIR_ENOMEM,
-                 "a context of %lld tokens needs %s of KV cache (%s), but only %s of memory are left: ask for a shorter context "
-                 "(context_tok, --ctx), say %llu",
-                 (long long)context_tok, need, wr_dtypes[e->kv].name, have,
-                 (unsigned long long)WR_MAX(WR_MIN(fits, (uint64_t)h->trained_tok), (uint64_t)WR_KV_PAGE));
+  return wr_fail(
+      WEIR_ENOMEM,
+      "a context of %lld tokens needs %s of KV cache (%s), but only %s of memory are left: ask for a shorter context "
+      "(context_tok, --ctx), say %llu",
+      (long long)context_tok, need, wr_dtypes[e->kv].name, have,
+      (unsigned long long)WR_MAX(WR_MIN(fits, (uint64_t)h->trained_tok), (uint64_t)WR_KV_PAGE));
 }
 
 static weir_status open_pool(wr_engine *e, int64_t context_tok, int64_t pool_tok) {
@@ -205,11 +212,9 @@ void wr_engine_unref(wr_engine *e) {
   if (!left) free_engine(e);
 }
 
-int64_t wr_engine_context(const wr_engine *e) {
-  return e->context_tok;
-}
+int64_t wr_engine_context(const wr_engine *e) { return e->context_tok; }
 
-/* ---------------------------------------------------------------------------------------------------------------------- pages */
+/* --------------------------------------------------------------------------------------------------------- pages */
 
 static void release_page(wr_engine *e, int32_t page) {
   if (--e->page_refs[page] == 0) e->free_pages[e->n_free++] = page;
@@ -254,7 +259,8 @@ static weir_status own_page(wr_engine *e, int32_t *page) {
   return s;
 }
 
-/* Pages for positions [length, length + n), all its own. What was taken stays taken on failure: the next try or truncate uses it. */
+/* Pages for positions [length, length + n), all its own. What was taken stays taken on failure: the next try or truncate uses
+ * it. */
 static weir_status reserve(wr_engine *e, wr_seq *seq, int n) {
   if (seq->length + n > e->context_tok)
     return wr_fail(WEIR_EUSAGE, "%lld tokens and %d more are beyond the context of %lld tokens (context_tok, --ctx)",
@@ -301,7 +307,7 @@ void wr_engine_drop(wr_engine *e, wr_seq *seq) {
   *seq = (wr_seq){0};
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- a replay */
+/* ------------------------------------------------------------------------------------------------------ a replay */
 
 typedef struct rows {
   int32_t token[WR_ENGINE_ROWS], pos[WR_ENGINE_ROWS], slot[WR_ENGINE_ROWS], seq[WR_ENGINE_ROWS], out[WR_ENGINE_OUT];
@@ -339,7 +345,8 @@ static weir_status write_tables(wr_engine *e, bucket_plan *b, const wr_work *wor
   WR_TRY(wr_plan_write(&b->plan, b->io.seq, 0, r->seq, bytes));
   WR_TRY(wr_plan_write(&b->plan, b->io.out_rows, 0, r->out, (size_t)r->n_out * sizeof(int32_t)));
   for (int i = 0; i < n; i++)
-    WR_TRY(wr_plan_write(&b->plan, b->io.page_table, (size_t)i * row_bytes, work[i].seq->pages, work[i].seq->n_pages * sizeof(int32_t)));
+    WR_TRY(wr_plan_write(&b->plan, b->io.page_table, (size_t)i * row_bytes, work[i].seq->pages,
+                         work[i].seq->n_pages * sizeof(int32_t)));
   return WEIR_OK;
 }
 

@@ -1,7 +1,7 @@
 /* Generation: prompt, then one token after the other until something ends it; and what the run measured.
  *
- * Times: `decode` runs from the prompt's logits to the end, everything in it (sampling, text, callbacks), less the reads that measure the
- * limit. Those stand between tokens, spread over the run; what is left of them when it ends follows at once. */
+ * Times: `decode` runs from the prompt's logits to the end, everything in it (sampling, text, callbacks), less the reads that
+ * measure the limit. Those stand between tokens, spread over the run; what is left of them when it ends follows at once. */
 #include "infer/infer_i.h"
 
 enum { MAX_STOP = 16, DEFAULT_TOK = 256, LIMIT_RUNS = 5 };
@@ -21,9 +21,9 @@ typedef struct run {
 
 const char *weir_finish_name(weir_finish f) {
   switch (f) {
-    case WEIR_FINISH_STOP: return "stop";
-    case WEIR_FINISH_LENGTH: return "length";
-    case WEIR_FINISH_STOPPED: return "stopped";
+  case WEIR_FINISH_STOP: return "stop";
+  case WEIR_FINISH_LENGTH: return "length";
+  case WEIR_FINISH_STOPPED: return "stopped";
   }
   return "unknown";
 }
@@ -40,7 +40,8 @@ void weir_result_free(weir_result *r) {
 static weir_status check_options(const weir_session *s, const weir_generate_options *o) {
   WR_TRY(weir_sampling_check(&o->sampling));
   if (o->max_tok < -1)
-    return wr_fail(WEIR_EUSAGE, "max_tok is %lld, but it must be at least 0, or -1 for 'until the context is full'", (long long)o->max_tok);
+    return wr_fail(WEIR_EUSAGE, "max_tok is %lld, but it must be at least 0, or -1 for 'until the context is full'",
+                   (long long)o->max_tok);
   if (o->n_stop > MAX_STOP) return wr_fail(WEIR_EUSAGE, "%zu stop texts are more than %d", o->n_stop, MAX_STOP);
   for (size_t i = 0; i < o->n_stop; i++) {
     if (!o->stop[i].bytes) return wr_fail(WEIR_EUSAGE, "stop text %zu is empty", i);
@@ -93,9 +94,7 @@ static weir_status next_token(run *g, int32_t *token) {
 }
 
 /* How many reads of the limit should have been made after so many of max tokens. */
-static int reads_due(const run *g) {
-  return (int)((double)LIMIT_RUNS * (double)g->r->n_tokens / (double)(g->max_tok + 1));
-}
+static int reads_due(const run *g) { return (int)((double)LIMIT_RUNS * (double)g->r->n_tokens / (double)(g->max_tok + 1)); }
 
 static weir_status decode(run *g) {
   weir_result *r = g->r;
@@ -169,7 +168,8 @@ static weir_status work(run *g) {
   weir_session *s = g->s;
   const size_t room = (size_t)wr_engine_context(s->engine);
   if (r->n_prompt_tokens >= room)
-    return wr_fail(WEIR_EUSAGE, "the prompt has %zu tokens, which leaves no room for an answer in the context of %zu (context_tok, --ctx)",
+    return wr_fail(WEIR_EUSAGE,
+                   "the prompt has %zu tokens, which leaves no room for an answer in the context of %zu (context_tok, --ctx)",
                    r->n_prompt_tokens, room);
   r->context_tok = (int64_t)room;
   const uint64_t wanted = g->o->max_tok ? (uint64_t)g->o->max_tok : DEFAULT_TOK; /* -1 is more than any context */
@@ -186,8 +186,8 @@ static weir_status work(run *g) {
 }
 
 /* `prompt` becomes the result's. */
-static weir_status generate(weir_session *s, int32_t *prompt, size_t n, const weir_generate_options *o, weir_piece_fn fn, void *user,
-                            weir_result **out) {
+static weir_status generate(weir_session *s, int32_t *prompt, size_t n, const weir_generate_options *o, weir_piece_fn fn,
+                            void *user, weir_result **out) {
   run g = {.s = s, .o = o, .fn = fn, .user = user, .r = wr_calloc(1, sizeof *g.r)};
   if (!g.r) {
     wr_free(prompt);
@@ -222,10 +222,10 @@ static weir_status not_empty(const weir_session *s, wr_ids *ids) {
   return wr_fail(WEIR_EUSAGE, "the prompt is empty, and the vocabulary has no token to begin a text with");
 }
 
-static weir_status encode_prompt(const weir_session *s, const char *prompt, size_t n, const weir_generate_options *o, wr_ids *ids) {
+static weir_status encode_prompt(const weir_session *s, const char *prompt, size_t n, const weir_generate_options *o,
+                                 wr_ids *ids) {
   const wr_tokenizer *t = s->model->tokenizer->t;
-  if (!o->chat)
-    return wr_encode(t, prompt, n, WR_TEXT_ADD_SPECIAL | (o->parse_special ? WR_TEXT_PARSE_SPECIAL : 0), ids);
+  if (!o->chat) return wr_encode(t, prompt, n, WR_TEXT_ADD_SPECIAL | (o->parse_special ? WR_TEXT_PARSE_SPECIAL : 0), ids);
   wr_chat_message m[2];
   size_t count = 0;
   if (o->system) m[count++] = (wr_chat_message){"system", o->system, strlen("system"), strlen(o->system)};

@@ -11,9 +11,7 @@ static const weir_hardware table[] = {
 #undef HW
 };
 
-int weir_hardware_count(void) {
-  return (int)WR_ARRAY_LEN(table);
-}
+int weir_hardware_count(void) { return (int)WR_ARRAY_LEN(table); }
 
 weir_status weir_hardware_at(int i, weir_hardware *out) {
   if (i < 0 || i >= weir_hardware_count()) return wr_fail(WEIR_EUSAGE, "device %d is none of the %d", i, weir_hardware_count());

@@ -1,5 +1,5 @@
-/* infer: running a model. Sessions, samplers, generation, reports; what weir.h says under context, tokenizer, model, session, sampling,
- * generate, cache and plan.
+/* infer: running a model. Sessions, samplers, generation, reports; what weir.h says under context, tokenizer, model, session,
+ * sampling, generate, cache and plan.
  *
  *   context.c    devices and teams; weir_free        tokenizer.c  text to ids, for the public API
  *   model.c      weir_model: weights and tokenizer   engine.c     plans by bucket, the pool of KV pages, one replay
@@ -28,11 +28,12 @@ struct weir_model {
   weir_context *ctx;
   wr_model *m;
   weir_tokenizer *tokenizer;
-  char *name;           /* general.name, escaped */
-  char *use;            /* forced kernel rows, or NULL */
+  char *name; /* general.name, escaped */
+  char *use;  /* forced kernel rows, or NULL */
 };
 
-/* ---- engine: a model, a pool of KV pages, and plans by bucket. All sequences of an engine share pages by reference count. Its functions lock. */
+/* ---- engine: a model, a pool of KV pages, and plans by bucket. All sequences of an engine share pages by reference count. Its
+ * functions lock. */
 typedef struct wr_engine wr_engine;
 
 /* Part of the pool that one sequence holds. {0} is empty. Positions 0 … length-1 are in the cache. */
@@ -48,9 +49,9 @@ typedef enum wr_want { WR_WANT_NONE, WR_WANT_LAST, WR_WANT_ALL } wr_want;
 typedef struct wr_work {
   wr_seq *seq;
   const int32_t *tokens;
-  int n;                /* >= 1 */
+  int n; /* >= 1 */
   wr_want want;
-  float *logits;        /* out: [1 or n, vocab]; NULL allowed with NONE */
+  float *logits; /* out: [1 or n, vocab]; NULL allowed with NONE */
 } wr_work;
 
 enum { WR_ENGINE_ROWS = 256, WR_ENGINE_OUT = 32, WR_ENGINE_SEQS = 32 }; /* at most, in one replay */
@@ -58,10 +59,10 @@ enum { WR_ENGINE_ROWS = 256, WR_ENGINE_OUT = 32, WR_ENGINE_SEQS = 32 }; /* at mo
 /* context_tok: longest sequence; pool_tok: positions of the pool, at least context_tok. Takes a reference for the caller. */
 weir_status wr_engine_open(weir_model *m, int64_t context_tok, int64_t pool_tok, wr_dtype kv, wr_engine **out);
 void wr_engine_ref(wr_engine *e);
-void wr_engine_unref(wr_engine *e);                     /* NULL allowed; the last one frees it */
+void wr_engine_unref(wr_engine *e); /* NULL allowed; the last one frees it */
 int64_t wr_engine_context(const wr_engine *e);
-/* One replay: n pieces of n different sequences, together at most WR_ENGINE_ROWS rows of which WR_ENGINE_OUT give logits. On failure no
- * length has changed. `profiled`: with times of each step, see wr_engine_times. */
+/* One replay: n pieces of n different sequences, together at most WR_ENGINE_ROWS rows of which WR_ENGINE_OUT give logits. On
+ * failure no length has changed. `profiled`: with times of each step, see wr_engine_plan. */
 weir_status wr_engine_run(wr_engine *e, wr_work *work, int n, bool profiled);
 /* Makes the plan that such a replay will use, so that its time is not the replay's. */
 weir_status wr_engine_prepare(wr_engine *e, int rows, int out, bool profiled);
@@ -76,36 +77,41 @@ weir_status wr_engine_plan(wr_engine *e, bool profiled, const wr_plan **out);
 
 int64_t wr_context_default(const weir_model *m, wr_dtype kv); /* tokens */
 uint64_t wr_kv_token_bytes(const wr_hparams *h, wr_dtype kv);
-uint64_t wr_memory_left(const wr_mem *mem);                   /* what could still be taken; UINT64_MAX: unknown */
+uint64_t wr_memory_left(const wr_mem *mem); /* what could still be taken; UINT64_MAX: unknown */
 
 /* ---- sampler: logits to a token */
-typedef struct wr_candidate { float logit; int32_t id; } wr_candidate;
+typedef struct wr_candidate {
+  float logit;
+  int32_t id;
+} wr_candidate;
 typedef struct wr_sampler {
-  weir_sampling s;        /* every field as it counts */
+  weir_sampling s; /* every field as it counts */
   wr_rng rng;
-  wr_candidate *work;     /* [vocab], once a draw has needed it */
-  double *share;          /* [vocab] */
+  wr_candidate *work; /* [vocab], once a draw has needed it */
+  double *share;      /* [vocab] */
   size_t cap;
 } wr_sampler;
 weir_status wr_sampler_init(wr_sampler *z, const weir_sampling *s, uint64_t *seed); /* keeps work */
 void wr_sampler_free(wr_sampler *z);
-/* recent: the last tokens of the sequence, all of them; the sampler looks at as many as it wants. vocab: ids that may be drawn. */
-weir_status wr_sampler_draw(wr_sampler *z, const float *logits, int vocab, const int32_t *tokens, size_t n_tokens, int32_t *out);
+/* recent: the last tokens of the sequence, all of them; the sampler looks at as many as it wants. vocab: ids that may be
+ * drawn. */
+weir_status wr_sampler_draw(wr_sampler *z, const float *logits, int vocab, const int32_t *tokens, size_t n_tokens,
+                            int32_t *out);
 
 /* ---- answer: tokens to text that is valid UTF-8, up to a stop text */
 typedef struct wr_answer {
   wr_text_stream stream;
   const weir_text *stop;
   size_t n_stop;
-  wr_str raw;             /* bytes that came since the last look */
-  wr_str text;            /* what belongs to the answer; the first `given` bytes were handed out */
+  wr_str raw;  /* bytes that came since the last look */
+  wr_str text; /* what belongs to the answer; the first `given` bytes were handed out */
   size_t given;
   bool stopped;
 } wr_answer;
 void wr_answer_init(wr_answer *a, const wr_tokenizer *t, unsigned flags, const weir_text *stop, size_t n_stop);
 void wr_answer_free(wr_answer *a);
-weir_status wr_answer_put(wr_answer *a, int32_t token);   /* sets stopped when a stop text is complete */
-weir_status wr_answer_end(wr_answer *a);                  /* nothing more comes */
+weir_status wr_answer_put(wr_answer *a, int32_t token); /* sets stopped when a stop text is complete */
+weir_status wr_answer_end(wr_answer *a);                /* nothing more comes */
 /* What may be handed out now: sets *piece (valid until the next call) and returns its bytes. */
 size_t wr_answer_take(wr_answer *a, const char **piece);
 

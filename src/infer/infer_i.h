@@ -6,7 +6,7 @@
 
 struct weir_tokenizer {
   wr_tokenizer *t;
-  wr_gguf *gguf;          /* owned; NULL: the model's */
+  wr_gguf *gguf; /* owned; NULL: the model's */
 };
 weir_status wr_tokenizer_wrap(const wr_gguf *g, weir_tokenizer **out); /* of a model's file, which outlives it */
 
@@ -14,9 +14,9 @@ struct weir_session {
   weir_model *model;
   wr_engine *engine;
   wr_seq seq;
-  int32_t *tokens;        /* [seq.length]: what the cache holds */
+  int32_t *tokens; /* [seq.length]: what the cache holds */
   size_t cap_tokens;
-  float *logits;          /* [vocab] of the last position */
+  float *logits; /* [vocab] of the last position */
   bool has_logits;
   int piece;
   atomic_int stop;
@@ -51,13 +51,13 @@ const char *wr_limit_mode(const wr_limit *l);
 /* Sums of a profile while it runs. */
 typedef struct wr_profile_sums {
   const wr_plan *plan;
-  double *ns, *bytes;     /* [plan->list.n] */
+  double *ns, *bytes; /* [plan->list.n] */
   double sample_ns, text_ns;
   size_t tokens;
 } wr_profile_sums;
 weir_status wr_profile_init(wr_profile_sums *p, const wr_plan *plan);
 void wr_profile_free(wr_profile_sums *p);
-void wr_profile_add(wr_profile_sums *p);                 /* after a replay of the plan */
+void wr_profile_add(wr_profile_sums *p); /* after a replay of the plan */
 weir_status wr_profile_make(const wr_profile_sums *p, double wall_ns, double limit_gb_s, weir_profile **out);
 void wr_profile_drop(weir_profile *p);
 

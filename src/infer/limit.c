@@ -1,11 +1,12 @@
 /* What a run could have reached, and where its time went.
  *
- * The limit: a plain read of the very pages that a token reads, in the mapping and by the team that the decode uses, in the same process and
- * between its tokens. So it sees the same caches, pages, clocks and neighbours. The best of several is the limit, because everything that
- * disturbs a read makes it slower. It is a limit of reading only: arithmetic may be the tighter one.
+ * The limit: a plain read of the very pages that a token reads, in the mapping and by the team that the decode uses, in the
+ * same process and between its tokens. So it sees the same caches, pages, clocks and neighbours. The best of several is the
+ * limit, because everything that disturbs a read makes it slower. It is a limit of reading only: arithmetic may be the tighter
+ * one.
  *
- * The op table: time of each step of the plan, summed over tokens and joined by op, kernel and kind of weight; then what is not an op. The lines
- * add up to the wall time by construction: "other" is what is left of it. */
+ * The op table: time of each step of the plan, summed over tokens and joined by op, kernel and kind of weight; then what is not
+ * an op. The lines add up to the wall time by construction: "other" is what is left of it. */
 #include <stdlib.h>
 
 #include "device/cpu/cpu.h"
@@ -56,7 +57,7 @@ const char *wr_limit_mode(const wr_limit *l) {
   return l->bytes <= cache ? "cache" : "memory";
 }
 
-/* -------------------------------------------------------------------------------------------------------------------- the op table */
+/* -------------------------------------------------------------------------------------------------- the op table */
 
 weir_status wr_profile_init(wr_profile_sums *p, const wr_plan *plan) {
   const size_t n = (size_t)WR_MAX(plan->list.n, 1);
@@ -135,8 +136,10 @@ static weir_status fill(weir_profile *p, const wr_profile_sums *s) {
     p->bytes += s->bytes[i];
     ops_ns += s->ns[i];
   }
-  const struct { const char *name; double ns; } rest[] = {
-      {"sample", s->sample_ns}, {"text", s->text_ns}, {"other", p->wall_ms * 1e6 - ops_ns - s->sample_ns - s->text_ns}};
+  const struct {
+    const char *name;
+    double ns;
+  } rest[] = {{"sample", s->sample_ns}, {"text", s->text_ns}, {"other", p->wall_ms * 1e6 - ops_ns - s->sample_ns - s->text_ns}};
   for (size_t i = 0; i < WR_ARRAY_LEN(rest); i++) {
     weir_profile_row *r;
     WR_TRY(new_row(p, rest[i].name, "", "", &r));
@@ -180,7 +183,8 @@ void wr_profile_drop(weir_profile *p) {
 size_t weir_profile_print(const weir_profile *p, char *out, size_t cap) {
   wr_str s = {0};
   const double tokens = (double)WR_MAX(p->n_tokens, (size_t)1);
-  wr_str_printf(&s, "%-10s %-12s %-34s %7s %9s %8s %7s %9s\n", "op", "weights", "kernel", "calls", "ms/token", "GB/s", "time", "loss ms");
+  wr_str_printf(&s, "%-10s %-12s %-34s %7s %9s %8s %7s %9s\n", "op", "weights", "kernel", "calls", "ms/token", "GB/s", "time",
+                "loss ms");
   for (size_t i = 0; i < p->n_rows; i++) {
     const weir_profile_row *r = &p->rows[i];
     char rate[16] = "-";
@@ -192,8 +196,8 @@ size_t weir_profile_print(const weir_profile *p, char *out, size_t cap) {
                 p->wall_ms > 0 ? p->bytes / p->wall_ms * 1e-6 : 0, 100.0);
   if (p->n_rows) {
     const weir_profile_row *r = &p->rows[0];
-    wr_str_printf(&s, "largest loss: %s%s%s%s%s, %.4f ms a token beyond what its bytes take at %.1f GB/s\n", r->op, r->what[0] ? " of " : "",
-                  r->what, r->kernel[0] ? " in " : "", r->kernel, r->loss_ms / tokens, p->limit_gb_s);
+    wr_str_printf(&s, "largest loss: %s%s%s%s%s, %.4f ms a token beyond what its bytes take at %.1f GB/s\n", r->op,
+                  r->what[0] ? " of " : "", r->what, r->kernel[0] ? " in " : "", r->kernel, r->loss_ms / tokens, p->limit_gb_s);
   }
   return wr_give_text(&s, out, cap);
 }

@@ -1,27 +1,29 @@
 /* Will it fit, and what will bound it.
  *
- * The model's step is built and planned on the null device, as it would be for a run, so weights, cache and activations are the planner's own
- * figures and not estimates beside it; no weight is read. Bytes and FLOPs of a decode step are the sums of its instructions' cost rules, with
- * the cache half full. */
+ * The model's step is built and planned on the null device, as it would be for a run, so weights, cache and activations are the
+ * planner's own figures and not estimates beside it; no weight is read. Bytes and FLOPs of a decode step are the sums of its
+ * instructions' cost rules, with the cache half full. */
 #include "infer/infer_i.h"
 
 typedef struct planning {
   weir_plan *r;
-  wr_device *device;      /* null */
+  wr_device *device; /* null */
   wr_mem mem;
   wr_model *m;
-  double peak;            /* operations a second; 0: unknown */
+  double peak; /* operations a second; 0: unknown */
 } planning;
 
-static double larger(double a, double b) {
-  return a > b ? a : b;
-}
+static double larger(double a, double b) { return a > b ? a : b; }
 
 /* One decode step of the batch: memory, bytes and FLOPs. */
 static weir_status measure_step(planning *k, int rows, int out, int seqs, bool decode) {
   weir_plan *r = k->r;
   const int64_t pages = (r->context_tok + WR_KV_PAGE - 1) / WR_KV_PAGE;
-  const wr_step_shape shape = {.rows = rows, .out = out, .seqs = seqs, .pages = pages * r->batch, .pages_a_seq = pages,
+  const wr_step_shape shape = {.rows = rows,
+                               .out = out,
+                               .seqs = seqs,
+                               .pages = pages * r->batch,
+                               .pages_a_seq = pages,
                                .kv = r->kv == WEIR_KV_F32 ? WR_F32 : WR_F16};
   wr_program p;
   wr_step_io io;
@@ -95,7 +97,8 @@ static weir_status advise(planning *k) {
   } else if (!r->fits && !r->max_context_tok) {
     size_text(a, fixed);
     size_text(b, r->memory_bytes);
-    wr_str_printf(&s, "the weights and one piece of work need %s of %s: take a type of fewer bits, or a device with more memory", a, b);
+    wr_str_printf(
+        &s, "the weights and one piece of work need %s of %s: take a type of fewer bits, or a device with more memory", a, b);
   } else if (!r->fits) {
     wr_str_printf(&s, "shorten the context to %lld tokens, or decode fewer sequences together", (long long)r->max_context_tok);
   } else if (strcmp(r->bound_by, "arithmetic") == 0) {
@@ -103,7 +106,8 @@ static weir_status advise(planning *k) {
   } else if (k->peak > 0 && r->token_flop > 0) {
     /* Batch at which reading the weights takes as long as computing with them. */
     const double even = r->weight_bytes / (r->bandwidth_gb_s * 1e9) * k->peak / r->token_flop;
-    wr_str_printf(&s, "reading is the bound: up to about %.0f sequences together share one read of the weights", larger(even, 1));
+    wr_str_printf(&s, "reading is the bound: up to about %.0f sequences together share one read of the weights",
+                  larger(even, 1));
   } else {
     wr_str_puts(&s, "reading is the bound: sequences that are decoded together share one read of the weights");
   }
@@ -153,11 +157,13 @@ weir_status weir_plan_model(weir_context *ctx, const char *path, const weir_plan
   enum { MAX_BATCH = 4096 };
   const weir_plan_options o = options ? *options : (weir_plan_options){0};
   if (!path) return wr_fail(WEIR_EUSAGE, "no model file was named");
-  if (o.batch < 0 || o.batch > MAX_BATCH) return wr_fail(WEIR_EUSAGE, "batch is %d, but it must be from 1 to %d", o.batch, MAX_BATCH);
+  if (o.batch < 0 || o.batch > MAX_BATCH)
+    return wr_fail(WEIR_EUSAGE, "batch is %d, but it must be from 1 to %d", o.batch, MAX_BATCH);
   if (o.context_tok < 0 || o.context_tok > INT32_MAX / MAX_BATCH * 64)
     return wr_fail(WEIR_EUSAGE, "context_tok (--ctx) is %lld, but it must be from 1 to %d", (long long)o.context_tok,
                    INT32_MAX / MAX_BATCH * 64);
-  if ((int)o.kv < WEIR_KV_DEFAULT || (int)o.kv > WEIR_KV_F32) return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o.kv);
+  if ((int)o.kv < WEIR_KV_DEFAULT || (int)o.kv > WEIR_KV_F32)
+    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o.kv);
   planning k = {.r = wr_calloc(1, sizeof *k.r)};
   if (!k.r) return wr_fail_nomem(sizeof *k.r, "a plan");
   const weir_status s = fill(&k, ctx, path, &o);

@@ -1,9 +1,9 @@
 /* The sampler: logits to a token.
  *
- * Order: repetition penalty, temperature, top-k, top-p, min-p, draw. Every filter keeps at least the likeliest candidate, so there is always
- * something to draw. Candidates are ordered by logit, equal ones by the lower id, which makes every result a function of logits, tokens
- * and seed. The vocabulary is never sorted as a whole: top-k selects (quickselect) before it sorts k; top-p and min-p take from a heap, from the
- * top, until they have enough.
+ * Order: repetition penalty, temperature, top-k, top-p, min-p, draw. Every filter keeps at least the likeliest candidate, so
+ * there is always something to draw. Candidates are ordered by logit, equal ones by the lower id, which makes every result a
+ * function of logits, tokens and seed. The vocabulary is never sorted as a whole: top-k selects (quickselect) before it sorts
+ * k; top-p and min-p take from a heap, from the top, until they have enough.
  *
  * NaN counts as minus infinity. All of them NaN or minus infinity: an error. */
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct field {
 } field;
 
 static const field fields[] = {
-#define X(name, type, def, min, max, text) {#name, def, min, max, _Generic((type)0, float: false, default: true)},
+#define X(name, type, def, min, max, text) {#name, def, min, max, _Generic((type)0, float : false, default : true)},
     WEIR_SAMPLING_MAP(X)
 #undef X
 };
@@ -35,10 +35,11 @@ weir_status weir_sampling_set(weir_sampling *s, const char *name, double value) 
     const field *f = &fields[i];
     if (strcmp(f->name, name) != 0) continue;
     if (!(value >= f->min && value <= f->max)) return out_of_range(f, value); /* NaN fails as well */
-    if (f->integer && value != floor(value)) return wr_fail(WEIR_EUSAGE, "%s is %g, but it must be a whole number", name, value);
+    if (f->integer && value != floor(value))
+      return wr_fail(WEIR_EUSAGE, "%s is %g, but it must be a whole number", name, value);
     switch (i) {
 #define X(field, type, def, min, max, text) \
-      case WEIR_SAMPLING_AT_##field: s->field = (type)value; break;
+  case WEIR_SAMPLING_AT_##field: s->field = (type)value; break;
       WEIR_SAMPLING_MAP(X)
 #undef X
     }
@@ -47,15 +48,13 @@ weir_status weir_sampling_set(weir_sampling *s, const char *name, double value) 
   }
   wr_str known = {0};
   for (int i = 0; i < WEIR_SAMPLING_COUNT; i++) wr_str_printf(&known, "%s%s", i ? ", " : "", fields[i].name);
-  const weir_status status = wr_fail(WEIR_EUSAGE, "there is no sampling field '%s' (there are: %s)", wr_escape(name, strlen(name)),
-                                     known.ptr ? known.ptr : "");
+  const weir_status status = wr_fail(WEIR_EUSAGE, "there is no sampling field '%s' (there are: %s)",
+                                     wr_escape(name, strlen(name)), known.ptr ? known.ptr : "");
   wr_str_free(&known);
   return status;
 }
 
-static bool is_given(const weir_sampling *s, int at, double value) {
-  return value != 0 || (s->given >> at & 1);
-}
+static bool is_given(const weir_sampling *s, int at, double value) { return value != 0 || (s->given >> at & 1); }
 
 static weir_status check_field(const weir_sampling *s, int at, double value) {
   const field *f = &fields[at];
@@ -97,9 +96,7 @@ void wr_sampler_free(wr_sampler *z) {
 }
 
 /* Is a before b? */
-static inline bool before(wr_candidate a, wr_candidate b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
+static inline bool before(wr_candidate a, wr_candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
 
 static inline void swap(wr_candidate *c, size_t i, size_t j) {
   const wr_candidate t = c[i];
@@ -123,7 +120,8 @@ static void sift_down(wr_candidate *c, size_t n, size_t i) {
   }
 }
 
-/* The k first of n to the front, in no order. Falls back to sorting where the pivots are bad, so hostile logits cost n log n. */
+/* The k first of n to the front, in no order. Falls back to sorting where the pivots are bad, so hostile logits cost n log
+ * n. */
 static void select_first(wr_candidate *c, size_t n, size_t k) {
   size_t lo = 0, hi = n;
   for (int rounds = 0; hi - lo > 1; rounds++) {
@@ -143,20 +141,18 @@ static void select_first(wr_candidate *c, size_t n, size_t k) {
       if (i >= j) break;
       swap(c, i++, j--);
     }
-    if (k <= i) hi = i == lo ? lo + 1 : i;
-    else lo = i;
+    if (k <= i)
+      hi = i == lo ? lo + 1 : i;
+    else
+      lo = i;
     if (lo >= k) return;
   }
 }
 
-static bool usable(float logit) {
-  return logit > -INFINITY; /* false for NaN too */
-}
+static bool usable(float logit) { return logit > -INFINITY; /* false for NaN too */ }
 
 /* The logit of an id that may have occurred among the last tokens: the penalty counts once, however often it occurred. */
-static float penalised(float logit, float penalty) {
-  return logit > 0 ? logit / penalty : logit * penalty;
-}
+static float penalised(float logit, float penalty) { return logit > 0 ? logit / penalty : logit * penalty; }
 
 static weir_status nothing(void) {
   return wr_fail(WEIR_EFAIL, "the model gave no usable logits: every one is NaN or minus infinity");
@@ -243,13 +239,13 @@ static size_t filter(wr_sampler *z, size_t n, double *sum) {
     const wr_candidate t = c[n - 1 - i];
     if (i < n - 1 - i) c[n - 1 - i] = c[i], c[i] = t;
   }
-  for (size_t i = 0; i < kept; i++)
-    z->share[i] = c[i].logit == max ? 1 : exp(((double)c[i].logit - (double)max) / temperature);
+  for (size_t i = 0; i < kept; i++) z->share[i] = c[i].logit == max ? 1 : exp(((double)c[i].logit - (double)max) / temperature);
   *sum = have;
   return kept;
 }
 
-weir_status wr_sampler_draw(wr_sampler *z, const float *logits, int vocab, const int32_t *tokens, size_t n_tokens, int32_t *out) {
+weir_status wr_sampler_draw(wr_sampler *z, const float *logits, int vocab, const int32_t *tokens, size_t n_tokens,
+                            int32_t *out) {
   if (z->s.temperature == 0 && z->s.repeat_penalty == 1) return greedy(logits, vocab, out);
   WR_TRY(reserve(z, vocab));
   size_t n = collect(z, logits, vocab, tokens, n_tokens);

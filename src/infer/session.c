@@ -1,14 +1,12 @@
 /* Sessions: one sequence, its pages, and the logits of its last position.
  *
- * Invariant: tokens[0, seq.length) is what the cache holds, after every call, failed ones too. Logits are those of the last of them, if
- * has_logits. */
+ * Invariant: tokens[0, seq.length) is what the cache holds, after every call, failed ones too. Logits are those of the last of
+ * them, if has_logits. */
 #include <math.h>
 
 #include "infer/infer_i.h"
 
-static wr_dtype kv_dtype(weir_kv_type t) {
-  return t == WEIR_KV_F32 ? WR_F32 : WR_F16;
-}
+static wr_dtype kv_dtype(weir_kv_type t) { return t == WEIR_KV_F32 ? WR_F32 : WR_F16; }
 
 static weir_status new_session(weir_model *m, weir_session **out) {
   weir_session *s = wr_calloc(1, sizeof *s);
@@ -28,11 +26,12 @@ weir_status weir_session_open(weir_model *m, const weir_session_options *options
   const weir_session_options o = options ? *options : (weir_session_options){0};
   const uint64_t begin = wr_now_ns();
   if (o.context_tok < 0 || o.context_tok > INT32_MAX)
-    return wr_fail(WEIR_EUSAGE, "context_tok (--ctx) is %lld, but it must be from 1 to %d, or 0 for the default", (long long)o.context_tok,
-                   INT32_MAX);
+    return wr_fail(WEIR_EUSAGE, "context_tok (--ctx) is %lld, but it must be from 1 to %d, or 0 for the default",
+                   (long long)o.context_tok, INT32_MAX);
   if (o.pool_tok < 0 || o.pool_tok > INT32_MAX)
     return wr_fail(WEIR_EUSAGE, "pool_tok is %lld, but it must be from 0 to %d", (long long)o.pool_tok, INT32_MAX);
-  if ((int)o.kv < WEIR_KV_DEFAULT || (int)o.kv > WEIR_KV_F32) return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o.kv);
+  if ((int)o.kv < WEIR_KV_DEFAULT || (int)o.kv > WEIR_KV_F32)
+    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o.kv);
   if (o.piece_tok < 0 || o.piece_tok > WR_ENGINE_ROWS)
     return wr_fail(WEIR_EUSAGE, "piece_tok (--cut) is %d, but it must be from 1 to %d", o.piece_tok, WR_ENGINE_ROWS);
   if (!m->ctx->device->team)
@@ -86,30 +85,21 @@ weir_status weir_session_fork(weir_session *s, weir_session **out) {
   return WEIR_OK;
 }
 
-int64_t weir_session_length(const weir_session *s) {
-  return s->seq.length;
-}
+int64_t weir_session_length(const weir_session *s) { return s->seq.length; }
 
-int64_t weir_session_capacity(const weir_session *s) {
-  return wr_engine_context(s->engine);
-}
+int64_t weir_session_capacity(const weir_session *s) { return wr_engine_context(s->engine); }
 
-const weir_token *weir_session_tokens(const weir_session *s) {
-  return s->tokens;
-}
+const weir_token *weir_session_tokens(const weir_session *s) { return s->tokens; }
 
-void weir_stop(weir_session *s) {
-  atomic_store(&s->stop, 1);
-}
+void weir_stop(weir_session *s) { atomic_store(&s->stop, 1); }
 
-bool wr_session_stopped(weir_session *s) {
-  return atomic_exchange(&s->stop, 0) != 0;
-}
+bool wr_session_stopped(weir_session *s) { return atomic_exchange(&s->stop, 0) != 0; }
 
 weir_status wr_token_check(const weir_model *m, const int32_t *tokens, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (tokens[i] < 0 || tokens[i] >= m->m->h.vocab)
-      return wr_fail(WEIR_EUSAGE, "token %zu is %d, which is outside the vocabulary of %lld", i, tokens[i], (long long)m->m->h.vocab);
+      return wr_fail(WEIR_EUSAGE, "token %zu is %d, which is outside the vocabulary of %lld", i, tokens[i],
+                     (long long)m->m->h.vocab);
   return WEIR_OK;
 }
 
@@ -134,8 +124,8 @@ weir_status wr_session_step(weir_session *s, int32_t token, bool profiled) {
 static weir_status room_for(const weir_session *s, size_t n) {
   const int64_t left = wr_engine_context(s->engine) - s->seq.length;
   if (n <= (size_t)left) return WEIR_OK;
-  return wr_fail(WEIR_EUSAGE, "%zu tokens after %lld do not fit the context of %lld (context_tok, --ctx)", n, (long long)s->seq.length,
-                 (long long)wr_engine_context(s->engine));
+  return wr_fail(WEIR_EUSAGE, "%zu tokens after %lld do not fit the context of %lld (context_tok, --ctx)", n,
+                 (long long)s->seq.length, (long long)wr_engine_context(s->engine));
 }
 
 /* Appends tokens[0, n) of which the logits of [first, n) go to fn. */
@@ -216,17 +206,16 @@ weir_status weir_session_sync(weir_session *s, const weir_token *tokens, size_t 
 }
 
 weir_status weir_session_logits(const weir_session *s, const float **logits, int *vocab) {
-  if (!s->has_logits) return wr_fail(WEIR_EUSAGE, "the session has no logits: nothing was evaluated since it was opened or rewound");
+  if (!s->has_logits)
+    return wr_fail(WEIR_EUSAGE, "the session has no logits: nothing was evaluated since it was opened or rewound");
   *logits = s->logits;
   *vocab = (int)s->model->m->h.vocab;
   return WEIR_OK;
 }
 
-uint64_t weir_logits_hash(const float *logits, size_t n) {
-  return wr_hash64(logits, n * sizeof *logits, 0);
-}
+uint64_t weir_logits_hash(const float *logits, size_t n) { return wr_hash64(logits, n * sizeof *logits, 0); }
 
-/* ---------------------------------------------------------------------------------------------------------------------- score */
+/* --------------------------------------------------------------------------------------------------------- score */
 
 typedef struct score {
   const int32_t *tokens;
@@ -247,7 +236,8 @@ static int add_nll(void *user, int64_t position, const float *logits, int vocab)
 }
 
 weir_status weir_session_score(weir_session *s, const weir_token *tokens, size_t n, size_t first, double *mean_nll) {
-  if (first < 1 || first >= n) return wr_fail(WEIR_EUSAGE, "first is %zu, but it must be from 1 to %zu (n - 1)", first, n ? n - 1 : 0);
+  if (first < 1 || first >= n)
+    return wr_fail(WEIR_EUSAGE, "first is %zu, but it must be from 1 to %zu (n - 1)", first, n ? n - 1 : 0);
   WR_TRY(wr_token_check(s->model, tokens, n));
   const size_t keep = WR_MIN(common_prefix(s, tokens, n), first - 1);
   WR_TRY(weir_session_rewind(s, (int64_t)keep));
@@ -258,7 +248,7 @@ weir_status weir_session_score(weir_session *s, const weir_token *tokens, size_t
   return WEIR_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------- sampling */
+/* ------------------------------------------------------------------------------------------------------ sampling */
 
 weir_status weir_session_set_sampling(weir_session *s, const weir_sampling *sampling, uint64_t *seed) {
   return wr_sampler_init(&s->sampler, sampling, seed);

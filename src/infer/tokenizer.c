@@ -14,9 +14,7 @@ static weir_status open_on(const wr_gguf *g, wr_gguf *own, weir_tokenizer **out)
   return WEIR_OK;
 }
 
-weir_status wr_tokenizer_wrap(const wr_gguf *g, weir_tokenizer **out) {
-  return open_on(g, NULL, out);
-}
+weir_status wr_tokenizer_wrap(const wr_gguf *g, weir_tokenizer **out) { return open_on(g, NULL, out); }
 
 weir_status weir_tokenizer_open(const char *path, weir_tokenizer **out) {
   if (!path) return wr_fail(WEIR_EUSAGE, "no file was named");
@@ -37,8 +35,14 @@ void weir_tokenizer_close(weir_tokenizer *t) {
 void weir_tokenizer_get_info(const weir_tokenizer *t, weir_tokenizer_info *out) {
   const wr_special_ids *ids = wr_tokenizer_special(t->t);
   const char *name = wr_tokenizer_name(t->t), *slash = strchr(name, '/');
-  *out = (weir_tokenizer_info){.name = name, .pre = slash ? slash + 1 : "", .vocab = (int)wr_tokenizer_size(t->t), .bos = ids->bos,
-                               .eos = ids->eos, .unk = ids->unk, .add_bos = ids->add_bos, .add_eos = ids->add_eos,
+  *out = (weir_tokenizer_info){.name = name,
+                               .pre = slash ? slash + 1 : "",
+                               .vocab = (int)wr_tokenizer_size(t->t),
+                               .bos = ids->bos,
+                               .eos = ids->eos,
+                               .unk = ids->unk,
+                               .add_bos = ids->add_bos,
+                               .add_eos = ids->add_eos,
                                .chatml = wr_chat_has_chatml(t->t)};
 }
 
@@ -66,8 +70,8 @@ weir_status weir_tokenizer_encode(const weir_tokenizer *t, const char *text, siz
   return give_ids(&ids, wr_encode(t->t, text ? text : "", n, f, &ids), tokens, n_tokens);
 }
 
-weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tokens, size_t n_tokens, unsigned flags, char **text,
-                                  size_t *bytes) {
+weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tokens, size_t n_tokens, unsigned flags,
+                                  char **text, size_t *bytes) {
   wr_str out = {0};
   wr_str_put(&out, "", 0);
   weir_status s = wr_decode(t->t, tokens, n_tokens, flags & WEIR_TEXT_SHOW_SPECIAL ? WR_TEXT_KEEP_SPECIAL : 0, &out);
@@ -85,13 +89,14 @@ weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tok
   return WEIR_OK;
 }
 
-weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer, weir_token **tokens,
-                                size_t *n_tokens) {
+weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer,
+                                weir_token **tokens, size_t *n_tokens) {
   wr_chat_message *list = wr_calloc(WR_MAX(n, (size_t)1), sizeof *list);
   if (!list) return wr_fail_nomem(n * sizeof *list, "a conversation");
   for (size_t i = 0; i < n; i++) {
     const weir_message *m = &messages[i];
-    list[i] = (wr_chat_message){.role = m->role ? m->role : "", .content = m->content ? m->content : "", .content_len = m->content_bytes};
+    list[i] = (wr_chat_message){
+        .role = m->role ? m->role : "", .content = m->content ? m->content : "", .content_len = m->content_bytes};
     list[i].role_len = strlen(list[i].role);
     if (!m->content_bytes && m->content) list[i].content_len = strlen(m->content);
   }

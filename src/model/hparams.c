@@ -1,7 +1,7 @@
 /* Hyper-parameters: read by the table hparams.def, then held against each other.
  *
- * Refuses whatever the block in llama.c would compute wrongly or not at all: unknown architectures and RoPE scalings, experts, head counts
- * that do not divide. Every sentence names the key and its value. */
+ * Refuses whatever the block in llama.c would compute wrongly or not at all: unknown architectures and RoPE scalings, experts,
+ * head counts that do not divide. Every sentence names the key and its value. */
 #include "model/model.h"
 
 #include <math.h>
@@ -63,27 +63,27 @@ static weir_status read_scaling(reader *r, wr_hparams *h) {
     }
     return WEIR_OK;
   }
-  return wr_fail(WEIR_EUNSUPPORTED, "%s: %s is '%s', which weir does not know (it knows: none, linear, yarn)", wr_gguf_path(r->g),
-                 key_of(r, "rope.scaling.type"), wr_escape(type.ptr, type.len));
+  return wr_fail(WEIR_EUNSUPPORTED, "%s: %s is '%s', which weir does not know (it knows: none, linear, yarn)",
+                 wr_gguf_path(r->g), key_of(r, "rope.scaling.type"), wr_escape(type.ptr, type.len));
 }
 
 static weir_status check_heads(reader *r, wr_hparams *h) {
   const char *path = wr_gguf_path(r->g), *arch = r->arch;
   if (!h->key_width || !h->value_width) {
     if (h->width % h->heads)
-      return wr_fail(WEIR_EFORMAT, "%s: %s.attention.head_count is %lld, which does not divide %s.embedding_length (%lld)", path, arch,
-                     (long long)h->heads, arch, (long long)h->width);
+      return wr_fail(WEIR_EFORMAT, "%s: %s.attention.head_count is %lld, which does not divide %s.embedding_length (%lld)",
+                     path, arch, (long long)h->heads, arch, (long long)h->width);
     if (!h->key_width) h->key_width = h->width / h->heads;
     if (!h->value_width) h->value_width = h->width / h->heads;
   }
   if (!h->kv_heads) h->kv_heads = h->heads;
   if (h->heads % h->kv_heads)
-    return wr_fail(WEIR_EFORMAT, "%s: %s.attention.head_count_kv is %lld, which does not divide %s.attention.head_count (%lld)", path,
-                   arch, (long long)h->kv_heads, arch, (long long)h->heads);
+    return wr_fail(WEIR_EFORMAT, "%s: %s.attention.head_count_kv is %lld, which does not divide %s.attention.head_count (%lld)",
+                   path, arch, (long long)h->kv_heads, arch, (long long)h->heads);
   if (!h->rope_dims) h->rope_dims = h->key_width;
   if (h->rope_dims % 2 || h->rope_dims > h->key_width)
-    return wr_fail(WEIR_EFORMAT, "%s: %s.rope.dimension_count is %lld, but it must be even and at most the head width (%lld)", path,
-                   arch, (long long)h->rope_dims, (long long)h->key_width);
+    return wr_fail(WEIR_EFORMAT, "%s: %s.rope.dimension_count is %lld, but it must be even and at most the head width (%lld)",
+                   path, arch, (long long)h->rope_dims, (long long)h->key_width);
   return WEIR_OK;
 }
 
@@ -112,8 +112,8 @@ weir_status wr_hparams_read(const wr_gguf *g, wr_hparams *out) {
   const wr_gguf_tensor *embd = wr_gguf_tensor_find(g, "token_embd.weight");
   if (!embd) return wr_fail(WEIR_EFORMAT, "%s: the tensor token_embd.weight is missing", wr_gguf_path(g));
   if (embd->n_dims != 2 || embd->dim[1] > INT32_MAX)
-    return wr_fail(WEIR_EFORMAT, "%s: token_embd.weight has %d dimensions and %llu rows; it must have 2 and at most 2^31 - 1", wr_gguf_path(g),
-                   embd->n_dims, (unsigned long long)embd->dim[1]);
+    return wr_fail(WEIR_EFORMAT, "%s: token_embd.weight has %d dimensions and %llu rows; it must have 2 and at most 2^31 - 1",
+                   wr_gguf_path(g), embd->n_dims, (unsigned long long)embd->dim[1]);
   h.vocab = (int64_t)embd->dim[1];
   if (h.vocab_key > h.vocab)
     return wr_fail(WEIR_EFORMAT, "%s: %s.vocab_size is %lld, but token_embd.weight has %lld rows", wr_gguf_path(g), r.arch,

@@ -5,7 +5,8 @@
  *          x = x + attention(q, cache) Wo;  h = rmsnorm(x);  x = x + (silu(h Wgate) * (h Wup)) Wdown
  *   logits = rmsnorm(x) W
  *
- * In the last layer only rows that want logits go on after attention: nobody reads the others, whose keys and values are stored by then. */
+ * In the last layer only rows that want logits go on after attention: nobody reads the others, whose keys and values are stored
+ * by then. */
 #include <math.h>
 
 #include "model/model.h"
@@ -16,7 +17,7 @@ typedef struct build {
   const wr_model *m;
   const wr_step_shape *shape;
   wr_step_io *io;
-  int freqs;                  /* frequency factors, or WR_NONE */
+  int freqs; /* frequency factors, or WR_NONE */
   wr_rope_params rope;
   int layer;
 } build;
@@ -31,9 +32,7 @@ static int weight(build *b, int layer, wr_tensor_id id) {
   return value;
 }
 
-static int of_layer(build *b, wr_tensor_id id) {
-  return weight(b, b->layer, id);
-}
+static int of_layer(build *b, wr_tensor_id id) { return weight(b, b->layer, id); }
 
 static int table(build *b, const char *name, int live, int64_t rows, int64_t cols) {
   const wr_vtype t = {.dtype = WR_I32, .rank = cols ? 2 : 1, .live = (uint8_t)live, .ext = {rows, cols ? cols : 1, 1, 1}};
@@ -94,8 +93,11 @@ static int feed_forward(build *b, int x) {
 }
 
 static wr_rope_params rope_of(const wr_hparams *h) {
-  wr_rope_params r = {.n_dims = (int)h->rope_dims, .neox = h->arch->rope == WR_ROPE_HALVES,
-                      .theta = (float)h->rope_base, .freq_scale = 1, .attn_factor = (float)h->rope_attn_factor};
+  wr_rope_params r = {.n_dims = (int)h->rope_dims,
+                      .neox = h->arch->rope == WR_ROPE_HALVES,
+                      .theta = (float)h->rope_base,
+                      .freq_scale = 1,
+                      .attn_factor = (float)h->rope_attn_factor};
   if (h->scaling != WR_SCALING_NONE) r.freq_scale = (float)(1 / h->rope_factor);
   if (h->scaling == WR_SCALING_YARN) {
     r.ext_factor = (float)h->yarn_ext_factor;

@@ -1,8 +1,8 @@
-/* model: from a file to a program. Architectures and hyper-parameters as tables, weights in the layout that they are computed in,
- * and the builder that writes a model's step down as a program.
+/* model: from a file to a program. Architectures and hyper-parameters as tables, weights in the layout that they are computed
+ * in, and the builder that writes a model's step down as a program.
  *
- * Owns: reading hyper-parameters (typed, ranged, held against each other and against the shapes of the tensors before use); which
- * layout each weight has; the packed file in the cache folder. Knows nothing of sessions, sampling or text.
+ * Owns: reading hyper-parameters (typed, ranged, held against each other and against the shapes of the tensors before use);
+ * which layout each weight has; the packed file in the cache folder. Knows nothing of sessions, sampling or text.
  *
  *   hparams.c   the tables architectures.def and hparams.def, read        weights.c   tensors.def: found, checked, typed
  *   pack.c      the packed file: made, mapped, listed, cleared            llama.c     the program of the Llama family
@@ -75,33 +75,33 @@ typedef struct wr_weight {
   wr_dtype dtype;
   wr_layout layout;
   int64_t rows, cols;
-  size_t bytes;                 /* in `layout` */
-  const void *host;             /* where it lies: source map, packed map, or the model's own small memory (VECTOR) */
-  wr_buf buf;                   /* the device's view of it */
+  size_t bytes;     /* in `layout` */
+  const void *host; /* where it lies: source map, packed map, or the model's own small memory (VECTOR) */
+  wr_buf buf;       /* the device's view of it */
 } wr_weight;
 
 typedef struct wr_model_options {
   bool no_mmap, no_pack, force_pack;
-  bool plan_only;               /* no memory is touched beyond the header: weights have sizes, but no address that may be followed */
+  bool plan_only; /* no memory is touched beyond the header: weights have sizes, but no address that may be followed */
 } wr_model_options;
 
 typedef struct wr_model {
   wr_mem *mem;
   wr_gguf *gguf;
   wr_hparams h;
-  wr_weight *weights;           /* [n_weights] in the order of use */
+  wr_weight *weights; /* [n_weights] in the order of use */
   int n_weights;
-  int *index;                   /* [(1 + layers) * WR_T_COUNT] into weights, -1: absent; row 0 is the model's own */
-  wr_map packed;                /* ptr NULL: nothing is packed */
-  void *small;                  /* VECTORs that had to be converted */
-  char *types;                  /* "q4_0, q8_0" */
-  char *layout;                 /* "packed: <path>", "plain: <why>" */
+  int *index;    /* [(1 + layers) * WR_T_COUNT] into weights, -1: absent; row 0 is the model's own */
+  wr_map packed; /* ptr NULL: nothing is packed */
+  void *small;   /* VECTORs that had to be converted */
+  char *types;   /* "q4_0, q8_0" */
+  char *layout;  /* "packed: <path>", "plain: <why>" */
   uint64_t parameters, weight_bytes;
-  uint64_t token_bytes;         /* of the weights that one token's decode reads */
+  uint64_t token_bytes; /* of the weights that one token's decode reads */
   double load_seconds, pack_seconds;
 } wr_model;
 weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out);
-void wr_model_close(wr_model *m); /* NULL allowed */
+void wr_model_close(wr_model *m);                                                /* NULL allowed */
 const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id); /* layer -1: the model's own. NULL: absent */
 
 /* ---- the packed file: pack.c */
@@ -132,7 +132,7 @@ typedef struct wr_step_io {
   int out_rows;               /* INPUT [out] i32: which rows want logits */
   int logits;                 /* OUTPUT [out, vocab] f32 */
   int n_layers;
-  int *k, *v;                 /* [n_layers] STATE of each layer, to be bound before planning; in the program's arena */
+  int *k, *v; /* [n_layers] STATE of each layer, to be bound before planning; in the program's arena */
 } wr_step_io;
 /* Appends the step to an empty program and binds the weights. */
 weir_status wr_llama_build(wr_program *p, const wr_model *m, const wr_step_shape *shape, wr_step_io *out);

@@ -13,8 +13,8 @@ weir_status wr_weights_find(wr_model *m);
 weir_status wr_weights_small(wr_model *m);
 bool wr_weight_is_matrix(const wr_model *m, const wr_weight *w);
 
-/* Chooses the layout of each matrix and points `host` into the packed file, which is made if need be. What keeps it from being used is written
- * to *why (static text or a thread's error sentence) and is no failure; the weights are then as they were. */
+/* Chooses the layout of each matrix and points `host` into the packed file, which is made if need be. What keeps it from being
+ * used is written to *why (static text or a thread's error sentence) and is no failure; the weights are then as they were. */
 weir_status wr_pack_open(wr_model *m, const wr_model_options *options, wr_str *why);
 
 #endif

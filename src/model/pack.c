@@ -1,15 +1,16 @@
-/* The packed file: a model's matrices in the layout that the kernels want, sixteen rows interleaved, made once and mapped from then on.
+/* The packed file: a model's matrices in the layout that the kernels want, sixteen rows interleaved, made once and mapped from
+ * then on.
  *
- * Owns: the files under <cache>/packed. One holds a head (identity of the source, a table of tensors, hashes) padded to a page, and then
- * the matrices in the order of use, each at a multiple of 64 bytes.
+ * Owns: the files under <cache>/packed. One holds a head (identity of the source, a table of tensors, hashes) padded to a page,
+ * and then the matrices in the order of use, each at a multiple of 64 bytes.
  *
- * Making: the size is known beforehand and reserved on the disk, so a full disk is an error code and not a signal; the team packs straight into the
- * mapped temporary file, so anonymous memory stays small; checksum, head, fsync, rename, fsync of the folder. Whoever loses a race
- * between two processes replaces a file by an equal one; maps of the old one stay valid.
+ * Making: the size is known beforehand and reserved on the disk, so a full disk is an error code and not a signal; the team
+ * packs straight into the mapped temporary file, so anonymous memory stays small; checksum, head, fsync, rename, fsync of the
+ * folder. Whoever loses a race between two processes replaces a file by an equal one; maps of the old one stay valid.
  *
- * Using: the head must be byte for byte what this model would write (but for the checksum of the payload, which only wr_pack_verify reads
- * through), its own hash must be right and the size exact. Anything else is made anew. What cannot be made is no failure: the model then
- * runs in the file's own layout, and the reason is kept for whoever asks. */
+ * Using: the head must be byte for byte what this model would write (but for the checksum of the payload, which only
+ * wr_pack_verify reads through), its own hash must be right and the size exact. Anything else is made anew. What cannot be made
+ * is no failure: the model then runs in the file's own layout, and the reason is kept for whoever asks. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -35,9 +36,9 @@ typedef struct pack_head {
   uint32_t version, layout_version;
   uint64_t file_bytes, head_bytes, n_tensors;
   uint64_t source_bytes, source_mtime_ns, source_inode; /* of the first part */
-  uint64_t source_hash;  /* of the headers and identities of all parts */
-  uint64_t payload_hash; /* of everything after the head */
-  uint64_t head_hash;    /* of the head with this field 0 */
+  uint64_t source_hash;                                 /* of the headers and identities of all parts */
+  uint64_t payload_hash;                                /* of everything after the head */
+  uint64_t head_hash;                                   /* of the head with this field 0 */
 } pack_head;
 
 typedef struct pack_tensor {
@@ -53,9 +54,7 @@ typedef struct packing {
   uint8_t *file;
 } packing;
 
-static size_t round_up(size_t n, size_t to) {
-  return (n + to - 1) / to * to;
-}
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 static bool packs(const wr_model *m, const wr_weight *w) {
   return wr_weight_is_matrix(m, w) && wr_layout_ok(WR_PACK16, w->dtype, w->cols) &&
@@ -70,12 +69,15 @@ weir_status wr_pack_folder(char *out, size_t cap) {
   return WEIR_OK;
 }
 
-/* ------------------------------------------------------------------------------------------------------------------ the head */
+/* ------------------------------------------------------------------------------------------------------ the head */
 
 static pack_head source_identity(const wr_model *m) {
   const wr_gguf_part first = wr_gguf_part_at(m->gguf, 0);
-  pack_head h = {.version = VERSION, .layout_version = WR_PACK16_VERSION, .source_bytes = first.map->bytes,
-                 .source_mtime_ns = first.map->mtime_ns, .source_inode = first.map->inode};
+  pack_head h = {.version = VERSION,
+                 .layout_version = WR_PACK16_VERSION,
+                 .source_bytes = first.map->bytes,
+                 .source_mtime_ns = first.map->mtime_ns,
+                 .source_inode = first.map->inode};
   memcpy(h.magic, MAGIC, sizeof h.magic);
   for (int i = 0; i < wr_gguf_n_parts(m->gguf); i++) {
     const wr_gguf_part part = wr_gguf_part_at(m->gguf, i);
@@ -99,7 +101,8 @@ static weir_status make_head(packing *k) {
   for (int i = 0; i < m->n_weights; i++) {
     const wr_weight *w = &m->weights[i];
     if (!packs(m, w)) continue;
-    pack_tensor t = {.rows = w->rows, .cols = w->cols, .offset = at, .bytes = wr_layout_bytes(WR_PACK16, w->dtype, w->rows, w->cols)};
+    pack_tensor t = {
+        .rows = w->rows, .cols = w->cols, .offset = at, .bytes = wr_layout_bytes(WR_PACK16, w->dtype, w->rows, w->cols)};
     snprintf(t.name, sizeof t.name, "%s", w->name);
     snprintf(t.dtype, sizeof t.dtype, "%s", wr_dtypes[w->dtype].name);
     snprintf(t.layout, sizeof t.layout, "%s", wr_layout_name(WR_PACK16));
@@ -150,7 +153,7 @@ static const char *other_model(const packing *k, const wr_map *map) {
   return memcmp(map->ptr + sizeof h, k->head.ptr + sizeof h, table) ? "its table is not this model's" : NULL;
 }
 
-/* -------------------------------------------------------------------------------------------------------------------- making */
+/* -------------------------------------------------------------------------------------------------------- making */
 
 static void pack_part(void *arg, int tid, int n_threads) {
   (void)tid, (void)n_threads;
@@ -178,7 +181,8 @@ static weir_status fill(packing *k, int fd, const char *path) {
   const int no_space = posix_fallocate(fd, 0, (off_t)h.file_bytes);
   if (no_space) {
     errno = no_space;
-    return wr_fail_errno(no_space == ENOSPC || no_space == EFBIG || no_space == EDQUOT ? WEIR_ENOMEM : WEIR_EIO, path, "reserve space for");
+    return wr_fail_errno(no_space == ENOSPC || no_space == EFBIG || no_space == EDQUOT ? WEIR_ENOMEM : WEIR_EIO, path,
+                         "reserve space for");
   }
   void *map = mmap(NULL, h.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) return wr_fail_errno(WEIR_EIO, path, "map");
@@ -237,7 +241,7 @@ static const char *too_big(const char *folder, uint64_t bytes, bool force, char 
   return buf;
 }
 
-/* --------------------------------------------------------------------------------------------------------------------- using */
+/* --------------------------------------------------------------------------------------------------------- using */
 
 static void adopt(packing *k, const wr_map *map) {
   wr_model *m = k->m;
@@ -279,8 +283,8 @@ static weir_status open_or_make(packing *k, const wr_model_options *options, wr_
   char folder[PATH_MAX], path[PATH_MAX];
   WR_TRY(wr_pack_folder(folder, sizeof folder));
   const int n = snprintf(path, sizeof path, "%s/%llx-%llx-%llx-%016llx-v%d.pack", folder, (unsigned long long)h.source_bytes,
-                         (unsigned long long)h.source_mtime_ns, (unsigned long long)h.source_inode, (unsigned long long)h.source_hash,
-                         WR_PACK16_VERSION);
+                         (unsigned long long)h.source_mtime_ns, (unsigned long long)h.source_inode,
+                         (unsigned long long)h.source_hash, WR_PACK16_VERSION);
   if (n < 0 || (size_t)n >= sizeof path) return wr_fail(WEIR_EFAIL, "%s: the name of the cache folder is too long", folder);
   bool used = false;
   WR_TRY(try_file(k, path, &used));
@@ -366,8 +370,10 @@ static bool source_changed(const pack_head *h, const char *source) {
   return (uint64_t)st.st_size != h->source_bytes || mtime != h->source_mtime_ns || (uint64_t)st.st_ino != h->source_inode;
 }
 
-static weir_status list_one(const char *path, const struct stat *st, weir_status (*fn)(void *user, const wr_pack_file *f), void *user) {
-  wr_pack_file f = {.path = (char *)(uintptr_t)path, .source = (char *)(uintptr_t)"", .bytes = (uint64_t)st->st_size, .stale = true};
+static weir_status list_one(const char *path, const struct stat *st, weir_status (*fn)(void *user, const wr_pack_file *f),
+                            void *user) {
+  wr_pack_file f = {
+      .path = (char *)(uintptr_t)path, .source = (char *)(uintptr_t) "", .bytes = (uint64_t)st->st_size, .stale = true};
   if (ends_with(path, ".tmp")) {
     f.stale = time(NULL) - st->st_mtim.tv_sec > 3600; /* younger ones may be in the making */
     return fn(user, &f);
@@ -413,7 +419,8 @@ weir_status wr_pack_verify(const char *path) {
   if (!fault) {
     pack_head h;
     memcpy(&h, map.ptr, sizeof h);
-    if (wr_hash64(map.ptr + h.head_bytes, map.bytes - (size_t)h.head_bytes, 1) != h.payload_hash) fault = "its checksum is wrong";
+    if (wr_hash64(map.ptr + h.head_bytes, map.bytes - (size_t)h.head_bytes, 1) != h.payload_hash)
+      fault = "its checksum is wrong";
   }
   wr_map_close(&map);
   return fault ? wr_fail(WEIR_EFORMAT, "%s is not a good packed file: %s", path, fault) : WEIR_OK;

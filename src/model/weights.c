@@ -1,6 +1,8 @@
-/* The table of a model's weights: which tensors there must be, that their shapes are what the hyper-parameters say, their types and layouts.
+/* The table of a model's weights: which tensors there must be, that their shapes are what the hyper-parameters say, their types
+ * and layouts.
  *
- * A tensor of the file that the table does not know is refused: it would mean something, and leaving it out would give wrong text in silence. */
+ * A tensor of the file that the table does not know is refused: it would mean something, and leaving it out would give wrong
+ * text in silence. */
 #include "model/model.h"
 #include "model/model_i.h"
 
@@ -23,13 +25,12 @@ static const tensor_row rows_of[WR_T_COUNT] = {
 #undef TENSOR
 };
 
-wr_use wr_tensor_use(wr_tensor_id id) {
-  return rows_of[id].use;
-}
+wr_use wr_tensor_use(wr_tensor_id id) { return rows_of[id].use; }
 
 static int64_t dim_value(const wr_hparams *h, wr_dim d) {
   switch (d) {
-#define X(name, value, text) case WR_DIM_##name: return value;
+#define X(name, value, text) \
+  case WR_DIM_##name: return value;
     WR_DIM_MAP(X)
 #undef X
   }
@@ -58,8 +59,8 @@ static weir_status find_dtype(const wr_model *m, const wr_gguf_tensor *t, wr_dty
     *out = (wr_dtype)i;
     return WEIR_OK;
   }
-  return wr_fail(WEIR_EUNSUPPORTED, "%s: tensor %s is of type %s, which weir does not compute with", wr_gguf_path(m->gguf), t->name,
-                 t->type->name);
+  return wr_fail(WEIR_EUNSUPPORTED, "%s: tensor %s is of type %s, which weir does not compute with", wr_gguf_path(m->gguf),
+                 t->name, t->type->name);
 }
 
 static weir_status check_shape(const wr_model *m, const wr_gguf_tensor *t, const tensor_row *row) {
@@ -71,7 +72,8 @@ static weir_status check_shape(const wr_model *m, const wr_gguf_tensor *t, const
     return wr_fail(WEIR_EFORMAT, "%s: tensor %s has %d dimensions, the first %llu, but it must have one: %lld (%s.%s)",
                    wr_gguf_path(m->gguf), t->name, t->n_dims, (unsigned long long)t->dim[0], (long long)cols, h->arch->name,
                    dim_text[row->cols]);
-  return wr_fail(WEIR_EFORMAT, "%s: tensor %s has %d dimensions, %llu rows of %llu, but it must have %lld rows (%s.%s) of %lld (%s.%s)",
+  return wr_fail(WEIR_EFORMAT,
+                 "%s: tensor %s has %d dimensions, %llu rows of %llu, but it must have %lld rows (%s.%s) of %lld (%s.%s)",
                  wr_gguf_path(m->gguf), t->name, t->n_dims, (unsigned long long)t->dim[1], (unsigned long long)t->dim[0],
                  (long long)rows, h->arch->name, dim_text[row->rows], (long long)cols, h->arch->name, dim_text[row->cols]);
 }
@@ -92,8 +94,8 @@ static weir_status add(wr_model *m, wr_tensor_id id, int layer) {
   w.cols = dim_value(&m->h, row->cols);
   w.bytes = wr_layout_bytes(WR_PLAIN, w.dtype, w.rows, w.cols);
   if (!w.bytes || w.bytes != w.tensor->bytes)
-    return wr_fail(WEIR_EFORMAT, "%s: tensor %s has %llu bytes, not the %zu of its shape and type", wr_gguf_path(m->gguf), w.name,
-                   (unsigned long long)w.tensor->bytes, w.bytes);
+    return wr_fail(WEIR_EFORMAT, "%s: tensor %s has %llu bytes, not the %zu of its shape and type", wr_gguf_path(m->gguf),
+                   w.name, (unsigned long long)w.tensor->bytes, w.bytes);
   w.host = w.tensor->data;
   m->index[(1 + layer) * WR_T_COUNT + (int)id] = m->n_weights;
   m->weights[m->n_weights++] = w;
@@ -110,7 +112,8 @@ static weir_status refuse_unknown(const wr_model *m) {
   weir_status s = WEIR_OK;
   for (size_t i = 0; i < n && s == WEIR_OK; i++)
     if (!known[i])
-      s = wr_fail(WEIR_EUNSUPPORTED, "%s: weir does not know what the tensor %s means in a model of architecture '%s' with %lld layers",
+      s = wr_fail(WEIR_EUNSUPPORTED,
+                  "%s: weir does not know what the tensor %s means in a model of architecture '%s' with %lld layers",
                   wr_gguf_path(m->gguf), wr_gguf_tensor_at(m->gguf, i)->name, m->h.arch->name, (long long)m->h.layers);
   wr_free(known);
   return s;
