@@ -145,13 +145,11 @@ install: all
 	install -Dm 755 weir $(DESTDIR)$(PREFIX)/bin/weir
 	install -Dm 644 $(LIB) $(DESTDIR)$(PREFIX)/lib/libweir.a
 	install -Dm 644 -t $(DESTDIR)$(PREFIX)/include/weir include/weir/*.h
-	test ! -f doc/weir.1 || install -Dm 644 doc/weir.1 $(DESTDIR)$(PREFIX)/share/man/man1/weir.1
-	test ! -f tools/completion/weir.bash || \
-	  install -Dm 644 tools/completion/weir.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/weir
-	test ! -f tools/completion/_weir || \
-	  install -Dm 644 tools/completion/_weir $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_weir
-	test ! -f tools/completion/weir.fish || \
-	  install -Dm 644 tools/completion/weir.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/weir.fish
+	$(call from_weir,man,man/man1/weir.1)
+	$(call from_weir,bash,bash-completion/completions/weir)
+	$(call from_weir,zsh,zsh/site-functions/_weir)
+	$(call from_weir,fish,fish/vendor_completions.d/weir.fish)
+from_weir = mkdir -p $(dir $(DESTDIR)$(PREFIX)/share/$(2)) && ./weir completion $(1) >$(DESTDIR)$(PREFIX)/share/$(2)
 
 ## clean: remove what was built
 clean:

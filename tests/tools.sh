@@ -73,5 +73,16 @@ while read -r lines file; do
 done < <(find src include tests examples -name '*.[ch]' -print0 2>/dev/null | xargs -0 wc -l)
 ok
 
+# an installation: the program runs from it, and a program of a stranger builds with it
+if [ "${WEIR_VARIANT:-release}" = release ] && [ -z "${WEIR_ISA:-}" ]; then
+  make -s install PREFIX=/usr DESTDIR="$tmp/root" >/dev/null 2>"$tmp/log" && ok || no "make install: $(cat "$tmp/log")"
+  for f in bin/weir lib/libweir.a include/weir/weir.h share/man/man1/weir.1 share/bash-completion/completions/weir; do
+    [ -s "$tmp/root/usr/$f" ] && ok || no "make install left no $f"
+  done
+  expect "the installed program" 0 "generate" "$tmp/root/usr/bin/weir" --help
+  expect "a program built with what was installed" 0 "" gcc -I"$tmp/root/usr/include" -L"$tmp/root/usr/lib" \
+    -o "$tmp/stranger" examples/tokens.c -lweir -lpcre2-8 -lm -pthread
+fi
+
 echo "tools: $passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]
