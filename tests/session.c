@@ -179,6 +179,31 @@ static void company_changes_nothing(void) {
   close_bench(&b);
 }
 
+static void caches_of_both_types(void) {
+  NEED(RANDOM);
+  bench b;
+  weir_token t[N];
+  make_prompt(t, N);
+  REQUIRE(open_bench(&b, RANDOM, 1, 0));
+  const weir_session_options so = {.kv = WEIR_KV_F32};
+  weir_session *wide;
+  REQUIRE(weir_session_open(b.m, &so, &wide) == WEIR_OK);
+  CHECK(weir_session_sync(b.s, t, N, NULL) == WEIR_OK);
+  CHECK(weir_session_sync(wide, t, N, NULL) == WEIR_OK);
+  const float *half, *full;
+  int vocab;
+  CHECK(weir_session_logits(b.s, &half, &vocab) == WEIR_OK && weir_session_logits(wide, &full, &vocab) == WEIR_OK);
+  double worst = 0, size = 0;
+  for (int i = 0; i < vocab; i++) {
+    worst = fmax(worst, fabs((double)half[i] - (double)full[i]));
+    size = fmax(size, fabs((double)full[i]));
+  }
+  CHECK(worst > 0);
+  CHECK_MSG(worst < 2e-3 * size, "logits differ by %g of %g", worst, size);
+  weir_session_close(wide);
+  close_bench(&b);
+}
+
 static void *one_of_two(void *arg) {
   weir_session *s = arg;
   weir_token t[N];
@@ -659,7 +684,8 @@ static void chats(void) {
 }
 
 TEST_MAIN("session", TEST(same_bits_for_threads_and_cuts), TEST(all_logits_are_those_of_prefixes), TEST(prefix_is_reused),
-          TEST(forks_are_independent), TEST(company_changes_nothing), TEST(two_sessions_in_two_threads), TEST(tells_the_story),
+          TEST(forks_are_independent), TEST(company_changes_nothing), TEST(caches_of_both_types),
+          TEST(two_sessions_in_two_threads), TEST(tells_the_story),
           TEST(stops_at_texts), TEST(stops_when_told), TEST(greedy_is_exact), TEST(seeds_repeat),
           TEST(draws_follow_the_distribution), TEST(refuses_values_out_of_range), TEST(penalty_and_ties), TEST(scores),
           TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats))

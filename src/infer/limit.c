@@ -183,16 +183,16 @@ void wr_profile_drop(weir_profile *p) {
 size_t weir_profile_print(const weir_profile *p, char *out, size_t cap) {
   wr_str s = {0};
   const double tokens = (double)WR_MAX(p->n_tokens, (size_t)1);
-  wr_str_printf(&s, "%-10s %-12s %-34s %7s %9s %8s %7s %9s\n", "op", "weights", "kernel", "calls", "ms/token", "GB/s", "time",
+  wr_str_printf(&s, "%-15s %-12s %-34s %7s %9s %8s %7s %9s\n", "op", "weights", "kernel", "calls", "ms/token", "GB/s", "time",
                 "loss ms");
   for (size_t i = 0; i < p->n_rows; i++) {
     const weir_profile_row *r = &p->rows[i];
     char rate[16] = "-";
     if (r->bytes > 0) snprintf(rate, sizeof rate, "%.2f", r->gb_s);
-    wr_str_printf(&s, "%-10s %-12s %-34s %7.0f %9.4f %8s %6.1f%% %9.4f\n", r->op, r->what, r->kernel, (double)r->calls / tokens,
+    wr_str_printf(&s, "%-15s %-12s %-34s %7.0f %9.4f %8s %6.1f%% %9.4f\n", r->op, r->what, r->kernel, (double)r->calls / tokens,
                   r->ms / tokens, rate, 100 * r->share, r->loss_ms / tokens);
   }
-  wr_str_printf(&s, "%-10s %-12s %-34s %7s %9.4f %8.2f %6.1f%%\n", "all", "", "", "", p->wall_ms / tokens,
+  wr_str_printf(&s, "%-15s %-12s %-34s %7s %9.4f %8.2f %6.1f%%\n", "all", "", "", "", p->wall_ms / tokens,
                 p->wall_ms > 0 ? p->bytes / p->wall_ms * 1e-6 : 0, 100.0);
   if (p->n_rows) {
     const weir_profile_row *r = &p->rows[0];

@@ -92,7 +92,7 @@ static weir_status advise(planning *k) {
   wr_str s = {0};
   char a[16], b[16];
   const double fixed = r->weight_bytes + r->work_bytes;
-  if (!r->memory_bytes) {
+  if (r->memory_bytes <= 0) {
     wr_str_puts(&s, "the memory of this device is not in the table");
   } else if (!r->fits && !r->max_context_tok) {
     size_text(a, fixed);
@@ -203,7 +203,7 @@ size_t weir_plan_print(const weir_plan *p, char *out, size_t cap) {
   wr_str_printf(&s, "work       %s\n", t);
   size_text(t, p->total_bytes);
   size_text(u, p->memory_bytes);
-  wr_str_printf(&s, "total      %s of %s: %s", t, p->memory_bytes ? u : "unknown memory", p->fits ? "fits" : "does not fit");
+  wr_str_printf(&s, "total      %s of %s: %s", t, p->memory_bytes > 0 ? u : "unknown memory", p->fits ? "fits" : "does not fit");
   wr_str_printf(&s, ", the longest context is %lld tokens\n", (long long)p->max_context_tok);
   size_text(t, p->token_bytes);
   wr_str_printf(&s, "decode     at most %.1f tok/s, bound by %s: %s a step at %.1f GB/s, %.2f GFLOP a token, cache half full\n",
