@@ -1,7 +1,8 @@
 /* kernels: every kernel row of every op on every line of src/ops/<family>/<family>.cases.
  *
  *   kernels [PATTERN]            test; PATTERN: part of "row | case line"
- *   kernels --perf [PATTERN]     time the rows over the cases marked perf=1 [--threads N] [--json] [--reps N]
+ *   kernels --perf [PATTERN]     time the rows over the cases marked perf=1 [--threads N] [--json] [--reps N]; the percentage is the share of
+ *                                what this machine allows, by its measured bandwidth and peaks
  *   kernels --list               the rows, their numeric class and how many cases take them
  *   kernels --only PATTERN       the same as PATTERN
  *
@@ -602,16 +603,22 @@ static int list(void) {
   return 0;
 }
 
-typedef struct perf_print { bool json, some; } perf_print;
+typedef struct perf_print { bool json, some; const weir_machine *machine; int threads; } perf_print;
+
+/* The time that the machine needs at least: bytes at the bandwidth of that working set, operations at the peak. 0: not known. */
+static double bound_us(const perf_print *k, const wr_bench_op *r) {
+  double gb_s = weir_machine_gb_s(k->machine, (uint64_t)r->working_set_bytes, k->threads), gop_s = weir_machine_gop_s(k->machine, r->factors, k->threads);
+  return fmax(gb_s > 0 ? r->bytes / gb_s * 1e-3 : 0, gop_s > 0 ? r->flop / gop_s * 1e-3 : 0);
+}
 
 static void print_timing(void *user, const wr_bench_op *r) {
   perf_print *k = user;
-  double gb_s = r->bytes / r->us * 1e-3, gflop_s = r->flop / r->us * 1e-3;
+  double gb_s = r->bytes / r->us * 1e-3, gflop_s = r->flop / r->us * 1e-3, share = bound_us(k, r) / r->us;
   if (k->json)
-    printf("%s{\"name\": \"%s\", \"shape\": \"%s\", \"us\": %.3f, \"bytes\": %.0f, \"flop\": %.0f, \"gb_s\": %.3f, \"gflop_s\": %.3f}",
-           k->some ? ",\n " : "[", r->name, r->shape, r->us, r->bytes, r->flop, gb_s, gflop_s);
+    printf("%s{\"name\": \"%s\", \"shape\": \"%s\", \"us\": %.3f, \"bytes\": %.0f, \"flop\": %.0f, \"gb_s\": %.3f, \"gflop_s\": %.3f, \"share\": %.4f}",
+           k->some ? ",\n " : "[", r->name, r->shape, r->us, r->bytes, r->flop, gb_s, gflop_s, share);
   else
-    printf("%-36s %-56s %10.2f us %8.2f GB/s %8.2f GFLOP/s\n", r->name, r->shape, r->us, gb_s, gflop_s);
+    printf("%-34s %10.2f us %8.2f GB/s %8.2f GFLOP/s %4.0f%%  %s\n", r->name, r->us, gb_s, gflop_s, 100 * share, r->shape);
   k->some = true;
 }
 
@@ -619,9 +626,16 @@ static int perf(const char *pattern, int threads, int reps, bool json) {
   wr_device *d;
   wr_device_options options = {.threads = threads};
   wr_bench_ops_options bench = {.only = pattern, .reps = reps};
-  perf_print k = {.json = json};
-  if (wr_device_cpu.open(&options, &d) != WEIR_OK || wr_bench_ops(d, &bench, print_timing, &k) != WEIR_OK) {
+  weir_machine machine;
+  perf_print k = {.json = json, .machine = &machine};
+  if (weir_machine_measure(&(weir_machine_options){.quick = true}, &machine) != WEIR_OK || wr_device_cpu.open(&options, &d) != WEIR_OK) {
     fprintf(stderr, "kernels: %s\n", weir_last_error());
+    return 1;
+  }
+  k.threads = d->n_threads;
+  if (wr_bench_ops(d, &bench, print_timing, &k) != WEIR_OK) {
+    fprintf(stderr, "kernels: %s\n", weir_last_error());
+    d->api->close(d);
     return 1;
   }
   if (json) printf(k.some ? "]\n" : "[]\n");

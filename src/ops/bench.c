@@ -33,6 +33,12 @@ static double working_set(const wr_trial *t) {
   return bytes;
 }
 
+static const char *factors_of(const wr_trial *t) {
+  for (int i = 0; i < WR_MAX_ARGS; i++)
+    if (t->call.args[i].rank && wr_dtypes[t->call.args[i].dtype].kind == WR_QUANT) return "int8";
+  return "fp32";
+}
+
 static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_options *o, void (*each)(void *user, const wr_bench_op *r), void *user) {
   wr_trial t = {0};
   weir_status s = WEIR_OK;
@@ -50,7 +56,8 @@ static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_optio
     double best = 0;
     s = time_row(&t, row, d, o, &best);
     const char *shape = c->text + strcspn(c->text, " ");
-    wr_bench_op r = {row->name, shape + strspn(shape, " "), best * 1e6, t.cost.read_bytes + t.cost.write_bytes, t.cost.flop, working_set(&t)};
+    wr_bench_op r = {.name = row->name, .shape = shape + strspn(shape, " "), .us = best * 1e6, .bytes = t.cost.read_bytes + t.cost.write_bytes,
+                     .flop = t.cost.flop, .factors = factors_of(&t), .working_set_bytes = working_set(&t)};
     if (s == WEIR_OK) each(user, &r);
   }
   if (open) wr_trial_close(&t);

@@ -115,6 +115,7 @@ typedef struct wr_bench_ops_options {
 typedef struct wr_bench_op {
   const char *name, *shape;      /* row, and the case's keys */
   double us, bytes, flop;        /* of one call */
+  const char *factors;           /* of its products, as the machine's peaks call them: "int8" with quantised weights, else "fp32" */
   double working_set_bytes;      /* all arguments together: says which level of cache to hold it against */
 } wr_bench_op;
 weir_status wr_bench_ops(wr_device *d, const wr_bench_ops_options *o, void (*each)(void *user, const wr_bench_op *r), void *user);
