@@ -13,7 +13,7 @@ PREFIX  ?= /usr/local
 PYTHON  ?= python3
 SOAK_S  ?= 600
 SECONDS ?= 60
-PROMPT  ?= In three sentences: what is a weir, and what is it good for?
+PROMPT  ?= Why is the sky blue? Answer in two sentences.
 WERROR  ?= $(if $(wildcard .git),1,0)
 # programs of the tests that say something about threads; only these are run under the thread sanitizer
 TSAN_TESTS ?= team
@@ -132,9 +132,7 @@ fuzz:
 
 ## bench: time this machine, the kernels, and decoding (beside llama.cpp after bench/peers llama); records in bench/records
 bench: all
-	@./weir bench machine
-	@./weir bench ops
-	@eval "$$(tools/test-models)"; $(PYTHON) bench/decode.py
+	@bench/run
 
 ## fmt: clang-format the .c files (headers are set by hand, comments aligned)
 fmt:
