@@ -75,10 +75,8 @@ CPU_SRC  := $(filter %_cpu.c,$(LIB_SRC))
 ONE_SRC  := $(foreach i,$(ISAS) $(EXTRA_ISAS),$(filter %_cpu_$(i).c,$(LIB_SRC)))
 ANY_SRC  := $(foreach s,$(LIB_SRC),$(if $(findstring _cpu_,$(notdir $(s))),,$(filter-out %_cpu.c,$(s))))
 CASES    := $(sort $(wildcard src/ops/*/*.cases))
-HARDWARE := $(wildcard src/infer/hardware.csv)
 
-LIB_OBJ  := $(ANY_SRC:%.c=$(B)/%.o) $(foreach i,$(ISAS),$(CPU_SRC:%.c=$(B)/%.$(i).o)) $(ONE_SRC:%.c=$(B)/%.o) \
-            $(B)/gen/cases.o $(if $(HARDWARE),$(B)/gen/hardware.o)
+LIB_OBJ  := $(ANY_SRC:%.c=$(B)/%.o) $(foreach i,$(ISAS),$(CPU_SRC:%.c=$(B)/%.$(i).o)) $(ONE_SRC:%.c=$(B)/%.o) $(B)/gen/cases.o
 CLI_OBJ  := $(CLI_SRC:%.c=$(B)/%.o)
 LIB      := $(B)/libweir.a
 PROGRAM  := $(if $(CLI_SRC),$(B)/weir)
@@ -187,9 +185,7 @@ endef
 $(foreach i,$(ISAS) $(EXTRA_ISAS),$(eval $(call isa_rules,$(i))))
 
 $(B)/gen/cases.c: $(CASES) $(B)/objects tools/embed
-	@mkdir -p $(@D) && tools/embed cases $(CASES) >$@
-$(B)/gen/hardware.c: $(HARDWARE) tools/embed
-	@mkdir -p $(@D) && tools/embed string wr_hardware_csv $(HARDWARE) >$@
+	@mkdir -p $(@D) && tools/embed $(CASES) >$@
 
 $(LIB): $(LIB_OBJ) $(B)/objects
 	@echo "  AR $@" && rm -f $@ && ar rcs $@ $(LIB_OBJ)
