@@ -74,7 +74,8 @@ static int attention(build *b, int x, bool last) {
   b->io->k[b->layer] = keys;
   b->io->v[b->layer] = values;
   wr_kv_store(p, k, v, keys, values, b->io->slot);
-  const wr_attention_params params = {.scale = (float)(1 / sqrt((double)h->key_width)), .window = (int)h->window};
+  wr_attention_params params = {.scale = (float)(1 / sqrt((double)h->key_width))};
+  if (h->window < INT32_MAX) params.window = (int)h->window; /* a longer one is none */
   int mixed = wr_attention_paged(p, q, keys, values, b->io->seq, b->io->pos, b->io->page_table, &params);
   if (last) {
     mixed = wr_gather(p, mixed, b->io->out_rows);
@@ -104,7 +105,7 @@ static wr_rope_params rope_of(const wr_hparams *h) {
     r.attn_factor = (float)(h->rope_attn_factor * h->yarn_attn_factor);
     r.beta_fast = (float)h->yarn_beta_fast;
     r.beta_slow = (float)h->yarn_beta_slow;
-    r.orig_ctx = (int)(h->rope_orig_tok ? h->rope_orig_tok : h->trained_tok);
+    r.orig_ctx = (int)WR_MIN(h->rope_orig_tok ? h->rope_orig_tok : h->trained_tok, (int64_t)INT32_MAX);
   }
   return r;
 }

@@ -182,7 +182,7 @@ static weir_status fill(packing *k, int fd, const char *path) {
   if (no_space) {
     errno = no_space;
     return wr_fail_errno(no_space == ENOSPC || no_space == EFBIG || no_space == EDQUOT ? WEIR_ENOMEM : WEIR_EIO, path,
-                         "reserve space for");
+                         "reserve its space");
   }
   void *map = mmap(NULL, h.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) return wr_fail_errno(WEIR_EIO, path, "map");
@@ -210,7 +210,7 @@ static weir_status make_file(packing *k, const char *folder, const char *path) {
   if (fd < 0) return wr_fail_errno(WEIR_EIO, temp, "create");
   weir_status s = fill(k, fd, temp);
   close(fd);
-  if (s == WEIR_OK && rename(temp, path)) s = wr_fail_errno(WEIR_EIO, path, "rename to");
+  if (s == WEIR_OK && rename(temp, path)) s = wr_fail_errno(WEIR_EIO, path, "put in place");
   if (s != WEIR_OK) {
     unlink(temp);
     return s;
