@@ -130,7 +130,6 @@ struct wr_op {
   const char *name, *doc;
   wr_op_arg args[WR_MAX_ARGS]; /* inputs, updates and outputs in the order of wr_call.args; ends with role WR_ARG_END */
   size_t params_bytes;
-  bool host_only_state;        /* reserved for ops whose STATE folds (cannot rewind by truncation) */
   /* Checks the inputs (t[i] for each argument; rank 0 = absent) and fills t[] of the outputs (rank 0 on entry unless the caller already
    * has the value). The sentence of a refusal names the argument and both numbers. */
   weir_status (*shape)(const void *params, wr_vtype *t);
@@ -148,7 +147,7 @@ struct wr_op {
 /* A kernel: one row = declared, chosen, tested, benchmarked. */
 struct wr_row {
   const char *name;    /* <op>[_bwd]_<types>_<device>[_<isa>][_<trick>]: also the function */
-  const char *device;  /* "cpu"; "any" for rows of the null device's use are not needed: null takes the first row by device cpu */
+  const char *device;  /* "cpu". The null device, which runs nothing, takes any row */
   uint32_t isa;        /* level and feature bits that it needs */
   /* Argument constraints, space separated: "x:f32 w:q8_0/pack16 y:f32". "arg:a|b" alternatives; layout after '/', plain if absent,
    * an asterisk stands for any dtype or any layout; arguments not named must be plain f32 (floats) or i32 (tables) or absent. */
