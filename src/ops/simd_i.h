@@ -34,8 +34,8 @@
 
 enum { WR_LANES = 16 };
 
-/* Into the second-level cache: for weights that are used once, far enough ahead. No fault, whatever the address. */
-WR_INLINE void wr_prefetch_l2(const void *p) { __builtin_prefetch(p, 0, 2); }
+/* Into the first-level cache. No fault, whatever the address. */
+WR_INLINE void wr_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 
 #if WR_ISA_LEVEL >= 2 /* ------------------------------------------------------------------------------------------- avx512 */
 

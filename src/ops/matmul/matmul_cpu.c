@@ -25,10 +25,10 @@
 #include "ops/simd_i.h"
 
 #ifndef PREFETCH_BYTES
-#define PREFETCH_BYTES 16384
+#define PREFETCH_BYTES 12288
 #endif
 #ifndef QUANT_GROUPS
-#define QUANT_GROUPS 1
+#define QUANT_GROUPS 4
 #endif
 #ifndef FLOAT_GROUPS
 #define FLOAT_GROUPS 4
@@ -66,41 +66,39 @@ WR_INLINE weights weights_of(wr_dtype t, const wr_call *c) {
   return r;
 }
 
-/* ------------------------------------------------------------------------------------------------------- quantised activations
- * */
+/* ------------------------------------------------------------------------------------------------------- quantised activations */
 
-/* A row of x as wr_mm_xq_bytes describes it. The correction of a block is the integer -bias * s, or, for types with a minimum,
- * the float d * s. */
-WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *dst) {
+/* Rows of x are kept in the tiles that the kernels take, block after block, so that within a tile all addresses are constants:
+ *   tile of R rows, block b, at b * R * 40:   int8 q[R][32], then for each row the float d and four bytes of correction,
+ * the integer -bias * s, or, for types with a minimum, the float d * s. */
+enum { XQ_BLOCK = 40 };
+
+/* A row of x, K a multiple of 32, into row r of a tile of R. */
+WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile, int r, int R) {
   const v16i magnitude = v16i_set1(0x7fffffff);
-  float *d = (float *)(dst + K);
-  uint8_t *correction = dst + K + K / 8;
   for (int64_t b = 0; b < K / 32; b++) {
-    v16 lo = v16_load(x + 32 * b), hi = v16_load(x + 32 * b + 16);
+    uint8_t *block = tile + b * R * XQ_BLOCK;
+    const v16 lo = v16_load(x + 32 * b), hi = v16_load(x + 32 * b + 16);
     /* as integers, so that NaN counts as larger than all else */
-    int32_t top = v16i_hmax(v16i_max(v16i_and(v16_bits(lo), magnitude), v16i_and(v16_bits(hi), magnitude)));
-    float amax, scale = 0, inverse = 0;
+    const int32_t top = v16i_hmax(v16i_max(v16i_and(v16_bits(lo), magnitude), v16i_and(v16_bits(hi), magnitude)));
+    const bool finite = top < 0x7f800000;
+    float amax, d = 0, inverse = 0;
     memcpy(&amax, &top, sizeof amax);
-    if (top >= 0x7f800000) scale = __builtin_nanf("");
-    else if (amax > 1e-30f) scale = amax / 127, inverse = 127 / amax;
-    v16i qlo = v16_round_i32(v16_mul(lo, v16_set1(inverse))), qhi = v16_round_i32(v16_mul(hi, v16_set1(inverse)));
-    v16i_store_i8((int8_t *)dst + 32 * b, qlo);
-    v16i_store_i8((int8_t *)dst + 32 * b + 16, qhi);
-    d[b] = scale;
-    int32_t s = top >= 0x7f800000 ? 0 : v16i_sum(v16i_add(qlo, qhi)), biased = -quant_bias(t) * s;
-    float scaled = scale * (float)s;
-    if (quant_scales(t) == 2) memcpy(correction + 4 * b, &scaled, 4);
-    else memcpy(correction + 4 * b, &biased, 4);
+    if (!finite) d = __builtin_nanf("");
+    else if (amax > 1e-30f) d = amax / 127, inverse = 127 / amax;
+    const v16i qlo = v16_round_i32(v16_mul(lo, v16_set1(inverse))), qhi = v16_round_i32(v16_mul(hi, v16_set1(inverse)));
+    v16i_store_i8((int8_t *)block + 32 * r, qlo);
+    v16i_store_i8((int8_t *)block + 32 * r + 16, qhi);
+    const int32_t s = finite ? v16i_sum(v16i_add(qlo, qhi)) : 0, biased = -quant_bias(t) * s;
+    const float scaled = d * (float)s;
+    uint8_t *scales = block + 32 * R + 8 * r;
+    memcpy(scales, &d, 4);
+    if (quant_scales(t) == 2) memcpy(scales + 4, &scaled, 4);
+    else memcpy(scales + 4, &biased, 4);
   }
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- tiles */
-
-/* Prefetch the line at p + PREFETCH_BYTES unless that lies past the thread's part. */
-WR_INLINE void ahead(const uint8_t *p, const uint8_t *limit) {
-  const uint8_t *q = p + PREFETCH_BYTES;
-  wr_prefetch_l2(q < limit ? q : p);
-}
 
 WR_INLINE int32_t read_i32(const uint8_t *p) {
   int32_t v;
@@ -108,84 +106,131 @@ WR_INLINE int32_t read_i32(const uint8_t *p) {
   return v;
 }
 
-/* Lines of one block in registers' form: line j of the low part and of the high part (4 and 5 bits), or of the whole (8 bits).
- * */
-WR_INLINE void quant_line(int bits, const uint8_t *lines, int j, v16i *lo, v16i *hi) {
+WR_INLINE float read_f32(const uint8_t *p) {
+  float v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+/* Where AVX-512 takes bytes up to 255 in its product, high nibbles stay where they are, 16 times their value; the sum of such products is
+ * divided by 16 at the end, exactly. */
+#if WR_ISA_LEVEL >= 2
+enum { HIGH_SHIFT = 4 };
+#else
+enum { HIGH_SHIFT = 0 };
+#endif
+
+/* Line j of a block as bytes for the product: elements 4j.. and 16 + 4j.., the latter shifted left by `shift`. Eight bits: lo only. */
+WR_INLINE void quant_line(int bits, int shift, const uint8_t *lines, int j, v16i *lo, v16i *hi) {
   const v16i low = v16i_set1(0x0f0f0f0f), ones = v16i_set1(0x01010101);
-  *lo = *hi = v16i_load(lines + 64 * j);
+  const v16i line = v16i_load(lines + 64 * j);
+  *lo = *hi = line;
   if (bits == 8) return;
-  *lo = v16i_and(*lo, low);
-  *hi = v16i_and(v16i_shr(*hi, 4), low);
+  *lo = v16i_and(line, low);
+  *hi = shift ? v16i_and(line, v16i_shl(low, 4)) : v16i_and(v16i_shr(line, 4), low);
   if (bits == 4) return;
   const v16i fifth = v16i_shr(v16i_load(lines + 64 * 4), j);
   *lo = v16i_or(*lo, v16i_shl(v16i_and(fifth, ones), 4));
   *hi = v16i_or(*hi, v16i_shl(v16i_and(v16i_shr(fifth, 4), ones), 4));
 }
 
-/* R rows of quantised x against one group. */
-WR_INLINE void quant_tile(wr_dtype t, int R, const weights *w, const uint8_t *base, const uint8_t *x, size_t x_stride,
-                          const uint8_t *limit, v16 *acc) {
-  const int bits = quant_bits(t), n_scales = quant_scales(t);
-  const int64_t K = w->K, blocks = K / 32;
-  const uint16_t *scales = (const uint16_t *)base;
-  const uint8_t *lines = base + w->quants;
-  for (int r = 0; r < R; r++) acc[r] = v16_zero();
-  for (int64_t b = 0; b < blocks; b++) {
-    v16i sum[WR_MM_MAX_ROWS];
+/* A block of R rows of quantised x against one group. Few rows keep two sums each, so that products need not wait for one another. */
+WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16_t *scales, bool prefetch_scales, const uint8_t *x,
+                           size_t ahead, v16 *acc, int acc_step) {
+  const int bits = quant_bits(t), n_scales = quant_scales(t), n_lines = bits == 8 ? 8 : 4;
+  const bool two = R <= 4;
+  const int shift = two && bits == 4 ? HIGH_SHIFT : 0;
+  const uint8_t *x_scales = x + 32 * R;
+  v16i sum[WR_MM_MAX_ROWS], second[WR_MM_MAX_ROWS];
 #pragma GCC unroll 16
-    for (int r = 0; r < R; r++)
-      sum[r] = n_scales == 2 ? v16i_zero() : v16i_set1(read_i32(x + (size_t)r * x_stride + K + K / 8 + 4 * b));
+  for (int r = 0; r < R; r++) {
+    sum[r] = n_scales == 2 ? v16i_zero() : v16i_set1(read_i32(x_scales + 8 * r + 4));
+    second[r] = v16i_zero();
+  }
 #pragma GCC unroll 8
-    for (int j = 0; j < bits; j++) ahead(lines + 64 * j, limit);
-    if (n_scales == 2 || !(b & 1)) ahead((const uint8_t *)scales, limit);
-    const int n_lines = bits == 8 ? 8 : 4;
+  for (int j = 0; j < bits; j++) wr_prefetch(lines + 64 * j + ahead);
+  if (prefetch_scales) wr_prefetch((const uint8_t *)scales + ahead);
 #pragma GCC unroll 8
-    for (int j = 0; j < n_lines; j++) {
-      v16i lo, hi;
-      quant_line(bits, lines, j, &lo, &hi);
-#pragma GCC unroll 16
-      for (int r = 0; r < R; r++) {
-        const uint8_t *xk = x + (size_t)r * x_stride + 32 * b + 4 * j;
-        if (bits == 8) sum[r] = v16i_dot4(sum[r], lo, v16i_set1(read_i32(xk)));
-        else sum[r] = v16i_dot4_u7(v16i_dot4_u7(sum[r], lo, v16i_set1(read_i32(xk))), hi, v16i_set1(read_i32(xk + 16)));
-      }
-    }
-    const v16 dw = v16_load_f16(scales), mw = n_scales == 2 ? v16_load_f16(scales + 16) : dw;
+  for (int j = 0; j < n_lines; j++) {
+    v16i lo, hi;
+    quant_line(bits, shift, lines, j, &lo, &hi);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
-      const float *d = (const float *)(x + (size_t)r * x_stride + K) + b;
-      acc[r] = v16_fma(v16_mul(dw, v16_set1(d[0])), v16_from_i32(sum[r]), acc[r]);
-      if (n_scales == 2) acc[r] = v16_fma(mw, v16_set1(d[blocks]), acc[r]);
+      const uint8_t *xk = x + 32 * r + 4 * j;
+      v16i *even = &sum[r], *odd = two ? &second[r] : &sum[r];
+      if (bits == 8) {
+        if (j % 2) *odd = v16i_dot4(*odd, lo, v16i_set1(read_i32(xk)));
+        else *even = v16i_dot4(*even, lo, v16i_set1(read_i32(xk)));
+      } else {
+        *even = v16i_dot4_u7(*even, lo, v16i_set1(read_i32(xk)));
+        *odd = v16i_dot4_u7(*odd, hi, v16i_set1(read_i32(xk + 16)));
+      }
     }
-    lines += 64 * bits;
-    scales += 16 * n_scales;
+  }
+  const v16 dw = v16_load_f16(scales), mw = n_scales == 2 ? v16_load_f16(scales + 16) : dw;
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++) {
+    v16 *a = &acc[r * acc_step];
+    if (two) sum[r] = v16i_add(sum[r], v16i_sar(second[r], shift));
+    *a = v16_fma(v16_mul(dw, v16_set1(read_f32(x_scales + 8 * r))), v16_from_i32(sum[r]), *a);
+    if (n_scales == 2) *a = v16_fma(mw, v16_set1(read_f32(x_scales + 8 * r + 4)), *a);
   }
 }
 
-/* R rows of x against G groups of float weights. */
-WR_INLINE void float_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x, size_t x_stride,
-                          const uint8_t *limit, v16 *acc) {
-  const int step = 16 * float_bytes(t), per_line = 64 / step; /* columns in a line */
-  const int64_t K = w->K;
-#pragma GCC unroll 32
+/* Groups of a tile are read side by side: the cache's own prefetchers follow several streams better than one. Each stream prefetches
+ * ahead within its group first, and near its end where the same group of the next tile begins. */
+WR_INLINE size_t stream_ahead(int G, size_t stride) { return WR_MIN((size_t)PREFETCH_BYTES / (size_t)G, stride) & ~(size_t)63; }
+
+/* All blocks of R rows of quantised x against G groups; next: bytes from a group to its successor in the next tile, 0: none to
+ * prefetch. */
+WR_INLINE void quant_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x, size_t next,
+                          v16 *acc) {
+  const int64_t line_bytes = 64 * quant_bits(t), scale_bytes = 32 * quant_scales(t), blocks = w->K / 32;
+  const size_t ahead = stream_ahead(G, w->stride);
+  const int64_t here = WR_MAX(((int64_t)(w->stride - w->quants) - (int64_t)ahead) / line_bytes, (int64_t)0);
+#pragma GCC unroll 16
   for (int i = 0; i < R * G; i++) acc[i] = v16_zero();
-  for (int64_t k = 0; k < K; k += per_line) {
-#pragma GCC unroll 4
-    for (int g = 0; g < G; g++) ahead(base[g] + k * step, limit);
+  for (int64_t b = 0; b < blocks; b++) {
+    const size_t to = b < here ? ahead : next ? ahead + next - w->stride : 0;
+    const bool scale_line = scale_bytes == 64 || !(b & 1);
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++)
+      quant_block(t, R, base[g] + w->quants + b * line_bytes, (const uint16_t *)(base[g] + b * scale_bytes), scale_line,
+                  x + b * R * XQ_BLOCK, to, acc + g, G);
+  }
+}
+
+/* Columns [k, end) of R rows of x against G groups of float weights. */
+WR_INLINE void float_columns(wr_dtype t, int R, int G, const uint8_t *const *base, const uint8_t *x, size_t x_stride, int64_t k,
+                             int64_t end, size_t ahead, v16 *acc) {
+  const int step = 16 * float_bytes(t), per_line = 64 / step; /* columns in a line */
+  for (; k < end; k += per_line) {
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++) wr_prefetch(base[g] + k * step + ahead);
 #pragma GCC unroll 2
     for (int i = 0; i < per_line; i++) {
-      if (i && k + i >= K) break;
+      if (i && k + i >= end) break;
       v16 column[WR_MM_MAX_GROUPS];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int g = 0; g < G; g++) column[g] = load_weight(t, base[g] + (k + i) * step);
 #pragma GCC unroll 16
       for (int r = 0; r < R; r++) {
         const v16 xk = v16_set1(((const float *)(x + (size_t)r * x_stride))[k + i]);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
         for (int g = 0; g < G; g++) acc[r * G + g] = v16_fma(column[g], xk, acc[r * G + g]);
       }
     }
   }
+}
+
+WR_INLINE void float_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x, size_t x_stride,
+                          size_t next, v16 *acc) {
+  const size_t ahead = stream_ahead(G, w->stride);
+  const int64_t here = WR_MAX(((int64_t)w->stride - (int64_t)ahead) / 64 * 64 / (16 * float_bytes(t)), (int64_t)0);
+#pragma GCC unroll 32
+  for (int i = 0; i < R * G; i++) acc[i] = v16_zero();
+  float_columns(t, R, G, base, x, x_stride, 0, WR_MIN(here, w->K), ahead, acc);
+  float_columns(t, R, G, base, x, x_stride, here, w->K, next ? ahead + next - w->stride : 0, acc);
 }
 
 /* y of R rows from `row` and one group: the accumulators, bias and residual. */
@@ -208,12 +253,13 @@ WR_INLINE void tile(wr_dtype t, int R, int G, const wr_call *c, const weights *w
                     const uint8_t *x, size_t x_stride, const uint8_t *limit) {
   v16 acc[WR_MM_MAX_ROWS * WR_MM_MAX_GROUPS];
   const uint8_t *base[WR_MM_MAX_GROUPS];
-  x += (size_t)row * x_stride;
-#pragma GCC unroll 4
+  x += (size_t)row * x_stride; /* quantised x: rows before this tile take as much as they would alone */
+#pragma GCC unroll 8
   for (int g = 0; g < G; g++) base[g] = w->data + (size_t)WR_MIN(group + g, end - 1) * w->stride;
-  if (is_quant(t)) quant_tile(t, R, w, base[0], x, x_stride, limit, acc);
-  else float_tile(t, R, G, w, base, x, x_stride, limit, acc);
-#pragma GCC unroll 4
+  const size_t next = base[0] + 2 * (size_t)G * w->stride <= limit ? (size_t)G * w->stride : 0;
+  if (is_quant(t)) quant_tile(t, R, G, w, base, x, next, acc);
+  else float_tile(t, R, G, w, base, x, x_stride, next, acc);
+#pragma GCC unroll 8
   for (int g = 0; g < G; g++)
     if (group + g < end) finish(c, row, group + g, R, acc + g, G);
 }
@@ -229,16 +275,17 @@ typedef struct tile_row { int rows, groups; tile_fn *run; } tile_row;
 static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *worker, const weights *w, int phase,
                       const uint8_t *x, size_t x_stride) {
   const int64_t rows = wr_live_rows(c, WR_MM_X), groups = (w->N + 15) / 16;
-  /* the end of what this thread will read first: its own contiguous part of wr_take */
-  const uint8_t *limit = w->data + (size_t)(groups * (worker->tid + 1) / worker->n_threads) * w->stride;
+  const int64_t own = groups * worker->tid / worker->n_threads, own_end = groups * (worker->tid + 1) / worker->n_threads;
   int64_t begin, end;
   while (wr_take(worker, phase, groups, GRAIN, &begin, &end)) {
+    /* what this thread is sure to read: the rest of its own part, or the piece that it took from another */
+    const uint8_t *limit = w->data + (size_t)(begin >= own && begin < own_end ? own_end : end) * w->stride;
     for (int64_t g = begin; g < end; g += WR_MM_MAX_GROUPS) {
       const int64_t to = WR_MIN(g + WR_MM_MAX_GROUPS, end);
       int64_t r = 0;
       for (const tile_row *t = tiles; r < rows; t++)
         for (; r + t->rows <= rows; r += t->rows)
-          for (int64_t at = g; at < to; at += t->groups) t->run(c, w, r, at, to, x, x_stride, limit);
+          for (int64_t at = g; at < to; at += t->groups) t->run(c, w, r, at, to, x, x_stride, r ? w->data : limit);
     }
   }
 }
@@ -252,11 +299,11 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 /* Tiles: rows of x against groups, as many accumulators as the registers hold. */
 #if WR_ISA_LEVEL >= 2
 #define QUANT_TILES(name, dtype) \
-  TILE(name, dtype, 12, 1) TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 1) \
-  static const tile_row name##_tiles[] = {{12, 1, name##_12}, {4, 1, name##_4}, {1, 1, name##_1}};
+  TILE(name, dtype, 12, 1) TILE(name, dtype, 4, 1) TILE(name, dtype, 1, QUANT_GROUPS) \
+  static const tile_row name##_tiles[] = {{12, 1, name##_12}, {4, 1, name##_4}, {1, QUANT_GROUPS, name##_1}};
 #define FLOAT_TILES(name, dtype) \
-  TILE(name, dtype, 12, 2) TILE(name, dtype, 4, 4) TILE(name, dtype, 1, 4) \
-  static const tile_row name##_tiles[] = {{12, 2, name##_12}, {4, 4, name##_4}, {1, 4, name##_1}};
+  TILE(name, dtype, 12, 2) TILE(name, dtype, 4, 4) TILE(name, dtype, 1, FLOAT_GROUPS) \
+  static const tile_row name##_tiles[] = {{12, 2, name##_12}, {4, 4, name##_4}, {1, FLOAT_GROUPS, name##_1}};
 #elif WR_ISA_LEVEL == 1
 #define QUANT_TILES(name, dtype) \
   TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 1) \
@@ -271,28 +318,34 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 #define FLOAT_TILES(name, dtype) QUANT_TILES(name, dtype)
 #endif
 
-WR_INLINE void few(wr_dtype t, const tile_row *tiles, const wr_call *c, const wr_worker *worker) {
+/* Rows [begin, end) of x, each into its place in the tile that run_tiles will take it with. */
+WR_INLINE void quantise_rows(wr_dtype t, const tile_row *tiles, const wr_call *c, int64_t begin, int64_t end, uint8_t *dst) {
   const wr_arg *x = &c->args[WR_MM_X];
+  const int64_t rows = wr_live_rows(c, WR_MM_X), K = wr_inner(x);
+  int64_t first = 0; /* row of the tiles of this height */
+  for (const tile_row *tile = tiles; first < end; tile++) {
+    const int64_t past = first + (rows - first) / tile->rows * tile->rows;
+    for (int64_t r = WR_MAX(begin, first); r < WR_MIN(end, past); r++) {
+      const int64_t in_tile = (r - first) % tile->rows;
+      quantise_row(t, wr_arg_f32(x, r), K, dst + (size_t)(r - in_tile) * wr_mm_xq_bytes(K), (int)in_tile, tile->rows);
+    }
+    first = past;
+  }
+}
+
+WR_INLINE void few(wr_dtype t, const tile_row *tiles, const wr_call *c, const wr_worker *worker) {
   const weights w = weights_of(t, c);
-  const int64_t rows = wr_live_rows(c, WR_MM_X);
-  const size_t stride = wr_mm_xq_bytes(w.K);
   uint8_t room[WR_MM_FEW_BYTES] __attribute__((aligned(64)));
-  for (int64_t r = 0; r < rows; r++)
-    quantise_row(t, wr_arg_f32(x, r), w.K, room + (size_t)r * stride);
-  run_tiles(tiles, c, worker, &w, 0, room, stride);
+  quantise_rows(t, tiles, c, 0, wr_live_rows(c, WR_MM_X), room);
+  run_tiles(tiles, c, worker, &w, 0, room, wr_mm_xq_bytes(w.K));
 }
 
 WR_INLINE void many(wr_dtype t, const tile_row *tiles, const wr_call *c, const wr_worker *worker) {
-  const wr_arg *x = &c->args[WR_MM_X];
   const weights w = weights_of(t, c);
-  const size_t stride = wr_mm_xq_bytes(w.K);
-  uint8_t *xq = c->scratch;
   int64_t begin, end;
-  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end))
-    for (int64_t r = begin; r < end; r++)
-      quantise_row(t, wr_arg_f32(x, r), w.K, xq + (size_t)r * stride);
+  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end)) quantise_rows(t, tiles, c, begin, end, c->scratch);
   wr_barrier(worker);
-  run_tiles(tiles, c, worker, &w, 1, xq, stride);
+  run_tiles(tiles, c, worker, &w, 1, c->scratch, wr_mm_xq_bytes(w.K));
 }
 
 #define QUANT_FORMS(name, dtype) \
