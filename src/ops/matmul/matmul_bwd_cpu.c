@@ -85,7 +85,8 @@ WR_ROW_FN(WR_KERNEL(matmul_dw_f32_cpu)) {
       float *out[ROWS];
       for (int r = 0; r < rows; r++) a[r] = (const uint8_t *)dy->data + 4 * (n + r), out[r] = wr_arg_f32(dw, n + r) + k;
       const uint8_t *columns = (const uint8_t *)x->data + 4 * k;
-      strip(WR_MIN(K - k, (int64_t)COLUMNS), a, dy->stride_bytes, columns, x->stride_bytes, M, out, rows, c->acc >> WR_MM_DW_DW & 1);
+      strip(WR_MIN(K - k, (int64_t)COLUMNS), a, dy->stride_bytes, columns, x->stride_bytes, M, out, rows,
+            c->acc >> WR_MM_DW_DW & 1);
       for (int r = 0; r < rows && k == 0 && dbias->data; r++) {
         float sum = 0, *to = wr_arg_f32(dbias, n + r);
         for (int64_t m = 0; m < M; m++) sum += *(const float *)(const void *)(a[r] + m * dy->stride_bytes);

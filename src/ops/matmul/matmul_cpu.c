@@ -12,9 +12,9 @@
  * y = (acc + bias) + res. Order and rounding are those of one output element alone. So the number of rows, the tile, who takes
  * which group, and the instruction set change no bit.
  *
- * Rows of x are taken in tiles against tiles of groups, the weights read once from memory and then from the cache. Weights are
- * prefetched into the second-level cache, no further than to the end of the thread's own part. Quantised x comes about in two
- * ways:
+ * Rows of x are taken in tiles against tiles of groups, the weights read once from memory and then from the cache. The groups
+ * of a tile are streams of their own. They are prefetched no further than to the end of the thread's part. Quantised x comes
+ * about in two ways:
  *   few    up to WR_MM_FEW_ROWS rows: every thread quantises them for itself, on its stack, so that no barrier is needed
  *   many   the threads quantise x together into scratch
  * Prefetch distance and tiles: doc/notes/0001-pack16.md.
@@ -24,18 +24,10 @@
 #include "ops/matmul/matmul_i.h"
 #include "ops/simd_i.h"
 
-#ifndef PREFETCH_BYTES
-#define PREFETCH_BYTES 12288
-#endif
-#ifndef QUANT_GROUPS
-#define QUANT_GROUPS 4
-#endif
-#ifndef FLOAT_GROUPS
-#define FLOAT_GROUPS 4
-#endif
-#ifndef GRAIN
-#define GRAIN 8
-#endif
+enum {
+  PREFETCH_BYTES = 12288, /* how far ahead of all streams of a tile together */
+  GRAIN = 8,              /* groups that a thread takes at a time */
+};
 
 /* ------------------------------------------------------------------------------------------------------ weights of a type */
 
@@ -66,7 +58,8 @@ WR_INLINE weights weights_of(wr_dtype t, const wr_call *c) {
   return r;
 }
 
-/* ------------------------------------------------------------------------------------------------------- quantised activations */
+/* ------------------------------------------------------------------------------------------------------- quantised activations
+ * */
 
 /* Rows of x are kept in the tiles that the kernels take, block after block, so that within a tile all addresses are constants:
  *   tile of R rows, block b, at b * R * 40:   int8 q[R][32], then for each row the float d and four bytes of correction,
@@ -112,15 +105,16 @@ WR_INLINE float read_f32(const uint8_t *p) {
   return v;
 }
 
-/* Where AVX-512 takes bytes up to 255 in its product, high nibbles stay where they are, 16 times their value; the sum of such products is
- * divided by 16 at the end, exactly. */
+/* Where AVX-512 takes bytes up to 255 in its product, high nibbles stay where they are, 16 times their value; the sum of such
+ * products is divided by 16 at the end, exactly. */
 #if WR_ISA_LEVEL >= 2
 enum { HIGH_SHIFT = 4 };
 #else
 enum { HIGH_SHIFT = 0 };
 #endif
 
-/* Line j of a block as bytes for the product: elements 4j.. and 16 + 4j.., the latter shifted left by `shift`. Eight bits: lo only. */
+/* Line j of a block as bytes for the product: elements 4j.. and 16 + 4j.., the latter shifted left by `shift`. Eight bits: lo
+ * only. */
 WR_INLINE void quant_line(int bits, int shift, const uint8_t *lines, int j, v16i *lo, v16i *hi) {
   const v16i low = v16i_set1(0x0f0f0f0f), ones = v16i_set1(0x01010101);
   const v16i line = v16i_load(lines + 64 * j);
@@ -134,11 +128,12 @@ WR_INLINE void quant_line(int bits, int shift, const uint8_t *lines, int j, v16i
   *hi = v16i_or(*hi, v16i_shl(v16i_and(v16i_shr(fifth, 4), ones), 4));
 }
 
-/* A block of R rows of quantised x against one group. Few rows keep two sums each, so that products need not wait for one another. */
-WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16_t *scales, bool prefetch_scales, const uint8_t *x,
-                           size_t ahead, v16 *acc, int acc_step) {
+/* A block of R rows of quantised x against one group. Few rows keep two sums each, so that products need not wait for one
+ * another. */
+WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16_t *scales, bool prefetch_scales,
+                           const uint8_t *x, size_t ahead, v16 *acc, int acc_step) {
   const int bits = quant_bits(t), n_scales = quant_scales(t), n_lines = bits == 8 ? 8 : 4;
-  const bool two = R <= 4;
+  const bool two = R == 1 || (R <= 4 && WR_ISA_LEVEL >= 2);
   const int shift = two && bits == 4 ? HIGH_SHIFT : 0;
   const uint8_t *x_scales = x + 32 * R;
   v16i sum[WR_MM_MAX_ROWS], second[WR_MM_MAX_ROWS];
@@ -177,8 +172,8 @@ WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16
   }
 }
 
-/* Groups of a tile are read side by side: the cache's own prefetchers follow several streams better than one. Each stream prefetches
- * ahead within its group first, and near its end where the same group of the next tile begins. */
+/* Groups of a tile are read side by side: the hardware's own prefetchers follow several streams better than one. Each stream
+ * prefetches ahead within its group first, and near its end where the same group of the next tile begins. */
 WR_INLINE size_t stream_ahead(int G, size_t stride) { return WR_MIN((size_t)PREFETCH_BYTES / (size_t)G, stride) & ~(size_t)63; }
 
 /* All blocks of R rows of quantised x against G groups; next: bytes from a group to its successor in the next tile, 0: none to
@@ -193,7 +188,7 @@ WR_INLINE void quant_tile(wr_dtype t, int R, int G, const weights *w, const uint
   for (int64_t b = 0; b < blocks; b++) {
     const size_t to = b < here ? ahead : next ? ahead + next - w->stride : 0;
     const bool scale_line = scale_bytes == 64 || !(b & 1);
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int g = 0; g < G; g++)
       quant_block(t, R, base[g] + w->quants + b * line_bytes, (const uint16_t *)(base[g] + b * scale_bytes), scale_line,
                   x + b * R * XQ_BLOCK, to, acc + g, G);
@@ -205,7 +200,7 @@ WR_INLINE void float_columns(wr_dtype t, int R, int G, const uint8_t *const *bas
                              int64_t end, size_t ahead, v16 *acc) {
   const int step = 16 * float_bytes(t), per_line = 64 / step; /* columns in a line */
   for (; k < end; k += per_line) {
-#pragma GCC unroll 8
+#pragma GCC unroll 4
     for (int g = 0; g < G; g++) wr_prefetch(base[g] + k * step + ahead);
 #pragma GCC unroll 2
     for (int i = 0; i < per_line; i++) {
@@ -223,8 +218,8 @@ WR_INLINE void float_columns(wr_dtype t, int R, int G, const uint8_t *const *bas
   }
 }
 
-WR_INLINE void float_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x, size_t x_stride,
-                          size_t next, v16 *acc) {
+WR_INLINE void float_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x,
+                          size_t x_stride, size_t next, v16 *acc) {
   const size_t ahead = stream_ahead(G, w->stride);
   const int64_t here = WR_MAX(((int64_t)w->stride - (int64_t)ahead) / 64 * 64 / (16 * float_bytes(t)), (int64_t)0);
 #pragma GCC unroll 32
@@ -299,11 +294,11 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 /* Tiles: rows of x against groups, as many accumulators as the registers hold. */
 #if WR_ISA_LEVEL >= 2
 #define QUANT_TILES(name, dtype) \
-  TILE(name, dtype, 12, 1) TILE(name, dtype, 4, 1) TILE(name, dtype, 1, QUANT_GROUPS) \
-  static const tile_row name##_tiles[] = {{12, 1, name##_12}, {4, 1, name##_4}, {1, QUANT_GROUPS, name##_1}};
+  TILE(name, dtype, 12, 1) TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 4) \
+  static const tile_row name##_tiles[] = {{12, 1, name##_12}, {4, 1, name##_4}, {1, 4, name##_1}};
 #define FLOAT_TILES(name, dtype) \
-  TILE(name, dtype, 12, 2) TILE(name, dtype, 4, 4) TILE(name, dtype, 1, FLOAT_GROUPS) \
-  static const tile_row name##_tiles[] = {{12, 2, name##_12}, {4, 4, name##_4}, {1, FLOAT_GROUPS, name##_1}};
+  TILE(name, dtype, 12, 2) TILE(name, dtype, 4, 4) TILE(name, dtype, 1, 4) \
+  static const tile_row name##_tiles[] = {{12, 2, name##_12}, {4, 4, name##_4}, {1, 4, name##_1}};
 #elif WR_ISA_LEVEL == 1
 #define QUANT_TILES(name, dtype) \
   TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 1) \

@@ -10,7 +10,7 @@ enum { WR_MM_DX_DY, WR_MM_DX_W, WR_MM_DX_DX };
 enum { WR_MM_DW_DY, WR_MM_DW_X, WR_MM_DW_DW, WR_MM_DW_DBIAS };
 
 enum {
-  WR_MM_MAX_ROWS = 12, WR_MM_MAX_GROUPS = 8, /* the largest tile of any packed kernel */
+  WR_MM_MAX_ROWS = 12, WR_MM_MAX_GROUPS = 4, /* the largest tile of any packed kernel */
   WR_MM_FEW_ROWS = 4,                        /* rows of x up to which every thread quantises them for itself */
   WR_MM_FEW_BYTES = 64 * 1024,               /* and where: on its stack */
   WR_MM_CODEC_ROWS = 4,                      /* rows of weights that the codec kernel decodes at a time */
