@@ -131,6 +131,7 @@ enum {
   WEIR_TEXT_PARSE_SPECIAL = 1, /* encode: the text of a special token ("<|im_end|>") becomes it. Not for text of strangers */
   WEIR_TEXT_NO_BOS = 2,        /* encode: no beginning- or end-of-sequence token, whatever the file says */
   WEIR_TEXT_SHOW_SPECIAL = 4,  /* decode: special tokens appear as their text; without it they are nothing */
+  WEIR_TEXT_CONTINUES = 8,     /* both: goes on from earlier text, so that a vocabulary's space prefix is neither put nor taken away */
 };
 /* *tokens: weir_free. An empty text is no token (or only BOS). */
 weir_status weir_tokenizer_encode(const weir_tokenizer *t, const char *text, size_t n, unsigned flags, weir_token **tokens,

@@ -43,6 +43,7 @@ typedef struct wr_options {
 /* Take a command's arguments apart. 0: go on; else an exit code plus one (so that --help, which ends well, is told from going on). */
 int wr_options_parse(enum wr_command command, int argc, char **argv, wr_options *out);
 void wr_help_all(FILE *to);
+const char *wr_closest_command(const char *name); /* that somebody meant who typed this; NULL: none */
 
 #define COMMAND(id, name, fn, args, least, most, summary, examples) int fn(const wr_options *o);
 #include "commands.def"

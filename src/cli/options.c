@@ -108,17 +108,60 @@ static const option_row *find_short(char c) {
   return NULL;
 }
 
-/* The option of this command that shares the longest beginning with a mistyped name. */
-static const char *closest(enum wr_command id, const char *name, size_t n) {
-  const char *best = NULL;
-  size_t longest = 1;
-  for (int i = 0; i < N_ROWS; i++) {
-    size_t k = 0;
-    while (k < n && rows[i].long_name[k] == name[k]) k++;
-    if ((rows[i].commands & 1ull << id) && k > longest) {
-      longest = k;
-      best = rows[i].long_name;
+/* How many letters must be put in, left out, changed or swapped with their neighbour to make b of a; 99 for long ones. */
+static int distance(const char *a, size_t n, const char *b) {
+  enum { MOST = 24 };
+  int row[3][MOST + 1]; /* of the last two letters of a, and of this one */
+  const size_t m = strlen(b);
+  if (n > MOST || m > MOST) return 99;
+  for (size_t i = 0; i <= n; i++) {
+    int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+    now[0] = (int)i;
+    for (size_t k = 1; k <= m; k++) {
+      if (i == 0) {
+        now[k] = (int)k;
+        continue;
+      }
+      int best = last[k - 1] + (a[i - 1] != b[k - 1]);
+      if (last[k] + 1 < best) best = last[k] + 1;
+      if (now[k - 1] + 1 < best) best = now[k - 1] + 1;
+      if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1] && before[k - 2] + 1 < best) best = before[k - 2] + 1;
+      now[k] = best;
     }
+  }
+  return row[n % 3][m];
+}
+
+/* Is `name` a slip of the pen for `known`? Then how bad a one; 99: it is another word. A word cut short counts as one letter ("--repeat"), a
+ * longer one as two ("--temperature", "--n-predict"). */
+static int slip(const char *name, size_t n, const char *known) {
+  const size_t m = strlen(known);
+  const int d = distance(name, n, known);
+  if (n >= 2 && n < m && memcmp(name, known, n) == 0) return 1;
+  if (m < n && memcmp(name, known, m) == 0 && (m >= 3 || name[m] == '-')) return d < 2 ? d : 2;
+  return d <= 2 && 2 * (size_t)d < n + 1 ? d : 99;
+}
+
+static const char *closest_option(enum wr_command id, const char *name, size_t n) {
+  const char *best = NULL;
+  int least = 99;
+  for (int i = 0; i < N_ROWS; i++) {
+    const int d = rows[i].commands & 1ull << id ? slip(name, n, rows[i].long_name) : 99;
+    if (d >= least) continue;
+    least = d;
+    best = rows[i].long_name;
+  }
+  return best;
+}
+
+const char *wr_closest_command(const char *name) {
+  const char *best = NULL;
+  int least = 99;
+  for (int i = 0; i < WR_CMD_COUNT; i++) {
+    const int d = slip(name, strlen(name), commands[i].name);
+    if (d >= least) continue;
+    least = d;
+    best = commands[i].name;
   }
   return best;
 }
@@ -160,7 +203,7 @@ static int take_value(const option_row *r, const char *text, wr_options *o) {
   } else if (r->kind == SAMPLE) {
     char *end;
     const double v = strtod(text, &end);
-    if (end == text || *end) return wr_usage(o, "--%s wants a number, not '%s'", r->long_name, text);
+    if (end == text || *end || isspace((unsigned char)*text) || strpbrk(text, "xX")) return wr_usage(o, "--%s wants a number, not '%s'", r->long_name, text);
     if (weir_sampling_set(&o->sampling, r->field, v) != WEIR_OK) return wr_usage(o, "--%s: %s", r->long_name, weir_last_error());
   } else if (r->kind == LIST) {
     wr_list_option *list = (wr_list_option *)(void *)field;
@@ -200,7 +243,7 @@ static int parse_one(enum wr_command id, int argc, char **argv, int *i, wr_optio
     const size_t n = strcspn(word + 2, "=");
     r = find_long(word + 2, n);
     if (!r) {
-      const char *near = closest(id, word + 2, n);
+      const char *near = closest_option(id, word + 2, n);
       return near ? wr_usage(o, "unknown option '%s'; did you mean --%s?", word, near) : wr_usage(o, "unknown option '%s'", word);
     }
     value = word[2 + n] == '=' ? word + 2 + n + 1 : NULL;
@@ -247,7 +290,7 @@ int wr_options_parse(enum wr_command id, int argc, char **argv, wr_options *out)
   }
   if (out->help) {
     help_command(stdout, id);
-    return 1;
+    return wr_done(out) + 1;
   }
   int bad = check_words(out);
   if (!bad && out->n_args < c->least) bad = wr_usage(out, "missing argument: %s", c->args);
@@ -312,6 +355,16 @@ static void man_text(const char *text) {
   for (; *text; text++) printf(*text == '-' ? "\\-" : *text == '\\' ? "\\e" : "%c", *text);
 }
 
+static void man_option(const option_row *r) {
+  printf(".TP\n.B ");
+  if (r->short_name) printf("\\-%c, ", r->short_name);
+  printf("\\-\\-");
+  man_text(r->long_name);
+  printf("%s%s%s\n", r->metavar ? " \\fI" : "", r->metavar ? r->metavar : "", r->metavar ? "\\fR" : "");
+  man_text(r->help);
+  printf("\n");
+}
+
 static void man_page(void) {
   printf(".TH WEIR 1 \"\" \"weir %s\" \"User Commands\"\n.SH NAME\nweir \\- run language models at the speed of the machine\n.SH SYNOPSIS\n"
          ".B weir\n.I COMMAND\n.RI [ options ]\n.SH DESCRIPTION\nweir runs generative language models (GGUF files) on this machine, and says after each "
@@ -321,11 +374,7 @@ static void man_page(void) {
     printf(".SS weir %s %s\n%c%s.\n.PP\n", commands[id].name, commands[id].args, toupper(commands[id].summary[0]), commands[id].summary + 1);
     for (int i = 0; i < N_ROWS; i++) {
       if (rows[i].commands == ALL || !(rows[i].commands & 1ull << id)) continue;
-      printf(".TP\n.B \\-\\-");
-      man_text(rows[i].long_name);
-      printf("%s%s%s\n", rows[i].metavar ? " \\fI" : "", rows[i].metavar ? rows[i].metavar : "", rows[i].metavar ? "\\fR" : "");
-      man_text(rows[i].help);
-      printf("\n");
+      man_option(&rows[i]);
     }
     printf(".PP\nExamples:\n.PP\n.nf\n");
     man_text(commands[id].examples);
@@ -334,8 +383,7 @@ static void man_page(void) {
   printf(".SH OPTIONS OF ALL COMMANDS\n");
   for (int i = 0; i < N_ROWS; i++) {
     if (rows[i].commands != ALL) continue;
-    printf(".TP\n.B \\-\\-%s%s%s%s\n%s\n", rows[i].long_name, rows[i].metavar ? " \\fI" : "", rows[i].metavar ? rows[i].metavar : "",
-           rows[i].metavar ? "\\fR" : "", rows[i].help);
+    man_option(&rows[i]);
   }
   printf(".SH EXIT STATUS\n0 done; 1 the work failed; 2 wrong usage; 3 input refused; 4 not enough memory or disk; 5 device fault; 130 interrupted; 143 "
          "terminated.\n.SH ENVIRONMENT\n.TP\n.B WEIR_CACHE\nfolder of packed weights and measurements (~/.cache/weir)\n.TP\n.B WEIR_ISA\ngeneric, avx2 or "

@@ -52,10 +52,13 @@ static weir_status plan_on(const wr_options *o, weir_context *ctx, const char *o
 }
 
 /* One line a device of the table, this machine first; the bars compare the bounds. */
-static weir_status plan_all(const wr_options *o, weir_context *ctx) {
+static int plan_all(const wr_options *o, weir_context *ctx) {
   const int n = weir_hardware_count();
   weir_plan **plans = calloc((size_t)n + 1, sizeof *plans);
-  if (!plans) return WEIR_ENOMEM;
+  if (!plans) {
+    fprintf(stderr, "weir plan: no memory for %d plans\n", n + 1);
+    return weir_status_exit_code(WEIR_ENOMEM);
+  }
   weir_status s = plan_on(o, ctx, NULL, &plans[0]);
   double best = 0;
   for (int i = 0; i < n && s == WEIR_OK; i++) {
@@ -86,13 +89,17 @@ static weir_status plan_all(const wr_options *o, weir_context *ctx) {
   }
   for (int i = 0; i <= n; i++) weir_plan_free(plans[i]);
   free(plans);
-  return s;
+  return s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
 }
 
-static weir_status plan_one(const wr_options *o, weir_context *ctx) {
+static int plan_one(const wr_options *o, weir_context *ctx) {
   weir_plan *p = NULL;
   const weir_status s = plan_on(o, ctx, o->on, &p);
-  if (s != WEIR_OK) return s;
+  if (s != WEIR_OK) {
+    const int code = wr_failed(o, s);
+    if (s == WEIR_EUSAGE && o->on) fprintf(stderr, "try: weir plan %s --on all\n", o->args[0]);
+    return code;
+  }
   if (o->json) {
     wr_json j;
     wr_json_begin(&j, stdout);
@@ -108,14 +115,14 @@ static weir_status plan_one(const wr_options *o, weir_context *ctx) {
     free(text);
   }
   weir_plan_free(p);
-  return WEIR_OK;
+  return wr_done(o);
 }
 
 int wr_cmd_plan(const wr_options *o) {
   weir_context *ctx;
-  weir_status s = wr_open_context(o, &ctx);
+  const weir_status s = wr_open_context(o, &ctx);
   if (s != WEIR_OK) return wr_failed(o, s);
-  s = o->on && strcmp(o->on, "all") == 0 ? plan_all(o, ctx) : plan_one(o, ctx);
+  const int code = o->on && strcmp(o->on, "all") == 0 ? plan_all(o, ctx) : plan_one(o, ctx);
   weir_context_close(ctx);
-  return s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
+  return code;
 }

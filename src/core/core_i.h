@@ -9,6 +9,9 @@ bool wr_vtype_equal(const wr_vtype *a, const wr_vtype *b);
 weir_status wr_instr_shape(const wr_program *p, const wr_op *op, const void *params, const int *args, bool outputs_too, wr_vtype *t);
 void wr_program_compact(wr_program *p); /* drops dead instructions (op == NULL) */
 
+/* Every word of `use` (NULL: $WEIR_USE) names an op and a row of it, else EUSAGE: a misspelt one would silently force nothing. */
+weir_status wr_use_check(const char *use);
+
 /* ---- plan.c in two files: liveness.c lays values out in the arena */
 typedef struct wr_life { int first, last; size_t bytes, offset; bool absent; } wr_life; /* of a value, in instructions */
 typedef struct wr_memory_plan {

@@ -107,6 +107,7 @@ static weir_status find_barriers(wr_plan *plan) {
 static weir_status select_rows(wr_plan *plan, wr_memory_plan *m, const wr_regs *full) {
   wr_program *p = plan->program;
   const wr_device *d = plan->mem->device;
+  WR_TRY(wr_use_check(plan->options.use));
   for (int i = 0; i < p->n_instrs; i++) {
     wr_call *c = &plan->list.steps[i].call;
     describe_call(p, m, i, full, c);

@@ -118,6 +118,24 @@ static bool row_named(const wr_row *row, const char *name, size_t len) {
   return whole > len && row->name[whole - len - 1] == '_' && memcmp(row->name + whole - len, name, len) == 0;
 }
 
+weir_status wr_use_check(const char *use) {
+  if (!use) use = getenv("WEIR_USE");
+  for (const char *w = use; w && *w;) {
+    const size_t word = strcspn(w, ","), n = strcspn(w, ":,");
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)WR_MIN(n, sizeof name - 1), w);
+    const wr_op *op = n < sizeof name ? wr_op_find(name) : NULL;
+    if (n + 1 >= word) return wr_fail(WEIR_EUSAGE, "WEIR_USE holds '%s', wanted op:row,op:row", wr_escape(w, WR_MIN(word, (size_t)80)));
+    if (!op) return wr_fail(WEIR_EUSAGE, "WEIR_USE names an op '%s', which does not exist", wr_escape(w, WR_MIN(n, (size_t)80)));
+    int i = 0;
+    while (i < op->n_rows && !row_named(&op->rows[i], w + n + 1, word - n - 1)) i++;
+    if (i == op->n_rows)
+      return wr_fail(WEIR_EUSAGE, "WEIR_USE names row '%s' of op %s, which has no such row", wr_escape(w + n + 1, WR_MIN(word - n - 1, (size_t)80)), op->name);
+    w += word + (w[word] == ',');
+  }
+  return WEIR_OK;
+}
+
 const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, wr_class_ledger *classes, const char *use, wr_str *why) {
   char key[512], reason[160];
   size_t forced_len = 0;
@@ -125,16 +143,13 @@ const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, w
   const char *forced = use ? forced_row(use, op, &forced_len) : NULL;
   class_key(op, c, key, sizeof key);
   const char *kept = classes && !forced ? ledger_class(classes, key) : NULL;
-  bool name_seen = false;
   for (int i = 0; i < op->n_rows; i++) {
     const wr_row *row = &op->rows[i];
     const char *no = NULL;
     if (forced && !row_named(row, forced, forced_len))
       no = "another row is forced";
-    else {
-      name_seen = true;
+    else
       no = wr_row_refuses(op, row, c, d, reason, sizeof reason);
-    }
     if (!no && kept && strcmp(row->klass, kept) != 0) {
       snprintf(reason, sizeof reason, "computes in class %s, this model keeps class %s", row->klass, kept);
       no = reason;
@@ -147,9 +162,7 @@ const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, w
     if (why) wr_str_printf(why, "  %s: %s\n", row->name, no);
     if (forced && row_named(row, forced, forced_len)) wr_fail(WEIR_EUNSUPPORTED, "WEIR_USE forces %s for %s: it %s", row->name, op->name, no);
   }
-  if (forced && !name_seen)
-    wr_fail(WEIR_EUSAGE, "WEIR_USE names row '%.*s' of op %s, which has no such row", (int)forced_len, forced, op->name);
-  else if (!forced)
+  if (!forced)
     wr_fail(WEIR_EUNSUPPORTED, "no kernel of device %s takes this call: %s", d->api->name, key);
   return NULL;
 }

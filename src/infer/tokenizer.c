@@ -66,6 +66,7 @@ weir_status weir_tokenizer_encode(const weir_tokenizer *t, const char *text, siz
   unsigned f = 0;
   if (!(flags & WEIR_TEXT_NO_BOS)) f |= WR_TEXT_ADD_SPECIAL;
   if (flags & WEIR_TEXT_PARSE_SPECIAL) f |= WR_TEXT_PARSE_SPECIAL;
+  if (flags & WEIR_TEXT_CONTINUES) f |= WR_TEXT_CONTINUES;
   wr_ids ids = {0};
   return give_ids(&ids, wr_encode(t->t, text ? text : "", n, f, &ids), tokens, n_tokens);
 }
@@ -74,7 +75,8 @@ weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tok
                                   char **text, size_t *bytes) {
   wr_str out = {0};
   wr_str_put(&out, "", 0);
-  weir_status s = wr_decode(t->t, tokens, n_tokens, flags & WEIR_TEXT_SHOW_SPECIAL ? WR_TEXT_KEEP_SPECIAL : 0, &out);
+  const unsigned f = (flags & WEIR_TEXT_SHOW_SPECIAL ? WR_TEXT_KEEP_SPECIAL : 0u) | (flags & WEIR_TEXT_CONTINUES ? WR_TEXT_CONTINUES : 0u);
+  weir_status s = wr_decode(t->t, tokens, n_tokens, f, &out);
   if (s == WEIR_OK && out.oom) s = wr_fail_nomem(out.cap, "text");
   if (s == WEIR_OK && !out.ptr) {
     out.ptr = wr_calloc(1, 1);
