@@ -549,6 +549,25 @@ static void test_plants(void) {
   }
 }
 
+/* ---- lines that are no cases: refused, with a sentence that says what is wrong */
+
+static void test_bad_lines(void) {
+  static const struct { const char *line, *says; } bad[] = {
+    {"nonsense rows=1", "no op is called nonsense"}, {"add rows=1 d=2 width=3", "no key width"}, {"add rows=1 rows=2", "rows stands twice"},
+    {"add rows=x", "rows=x"}, {"add rows", "not key=value"}, {"add dtype=f31", "f31"}, {"add rows=0", "extents"}, {"add pad=99999", "pad"}};
+  for (size_t i = 0; i < WR_ARRAY_LEN(bad); i++) {
+    wr_case c;
+    wr_program p;
+    wr_program_init(&p);
+    bool refuses = wr_case_parse("bad", bad[i].line, &c) != WEIR_OK || wr_case_build(&c, &p) != WEIR_OK;
+    bool ok = refuses && strstr(weir_last_error(), bad[i].says);
+    if (!ok) printf("FAIL '%s' is %s: %s\n", bad[i].line, refuses ? "refused" : "accepted", weir_last_error());
+    count(ok);
+    wr_program_free(&p);
+    wr_case_free(&c);
+  }
+}
+
 /* ---- programs */
 
 static void for_all_cases(void (*fn)(wr_case *c)) {
@@ -669,6 +688,7 @@ int main(int argc, char **argv) {
   if (is_list) return list();
   for_all_cases(test_case);
   test_plants();
+  if (!*only) test_bad_lines();
   if (!*only) test_coverage();
   for (int i = 0; i < TEAMS; i++) devices[i]->api->close(devices[i]);
   printf("kernels: %d passed, %d failed, %d skipped\n", passed, failed, skipped);

@@ -66,10 +66,9 @@ WR_INLINE void add_values(const void *v, int64_t v_stride, int64_t Dv, int64_t d
     for (int b = 0; b < NB; b++) v16_store_n(acc + g * Dv + d + b * WR_LANES, a[g * NB + b], b == NB - 1 ? n_last : WR_LANES);
 }
 
-/* One page for G query heads: keys [Dqk][32], values [32] rows of Dv; `at` is the position of its first place. */
-WR_INLINE void attend_page(const target *t, const void *k, const void *v, int64_t at, sums *out, const int G, const bool half) {
+/* Products of G queries with the 32 keys of a page, [Dqk][32]. */
+WR_INLINE void score_page(const target *t, const void *k, float (*p)[WR_KV_PAGE], const int G, const bool half) {
   v16 s[8][2];
-  float p[8][WR_KV_PAGE], down[WR_LANES] = {0};
   for (int g = 0; g < G; g++) s[g][0] = s[g][1] = v16_zero();
   for (int64_t d = 0; d < t->Dqk; d++) {
     v16 k0 = load(k, d * WR_KV_PAGE, half), k1 = load(k, d * WR_KV_PAGE + WR_LANES, half);
@@ -79,27 +78,38 @@ WR_INLINE void attend_page(const target *t, const void *k, const void *v, int64_
       s[g][1] = v16_fma(q, k1, s[g][1]);
     }
   }
-  for (int g = 0; g < G; g++) {
-    for (int i = 0; i < 2; i++) s[g][i] = only_allowed(v16_mul(s[g][i], v16_set1(t->scale)), at + i * WR_LANES, t->first, t->past);
-    float max = v16_hmax(v16_max(s[g][0], s[g][1]));
+  for (int g = 0; g < G; g++)
+    for (int i = 0; i < 2; i++) v16_store(p[g] + i * WR_LANES, s[g][i]);
+}
+
+/* Scores become e^(s - max), the maximum and the total are carried on; keep: what sums so far are to be multiplied with. One copy for any
+ * number of heads: it is a small part of the work. */
+static __attribute__((noinline)) void soften_page(const target *t, int64_t at, sums *out, float (*p)[WR_KV_PAGE], float *keep, int n) {
+  for (int g = 0; g < n; g++) {
+    v16 s[2];
+    for (int i = 0; i < 2; i++)
+      s[i] = only_allowed(v16_mul(v16_load(p[g] + i * WR_LANES), v16_set1(t->scale)), at + i * WR_LANES, t->first, t->past);
+    float max = v16_hmax(v16_max(s[0], s[1]));
     if (out->max[g] > max) max = out->max[g];
-    down[g] = out->max[g] - max;
+    keep[g] = out->max[g] - max;
     out->max[g] = max;
+    for (int i = 0; i < 2; i++) v16_store(p[g] + i * WR_LANES, v16_exp(v16_sub(s[i], v16_set1(max))));
   }
-  v16_store(down, v16_exp(v16_load(down)));
-  for (int g = 0; g < G; g++) {
-    v16 max = v16_set1(out->max[g]);
-    for (int i = 0; i < 2; i++) {
-      s[g][i] = v16_exp(v16_sub(s[g][i], max));
-      v16_store(p[g] + i * WR_LANES, s[g][i]);
-    }
-    out->total[g] = out->total[g] * down[g] + v16_sum(v16_add(s[g][0], s[g][1]));
-  }
+  v16_store(keep, v16_exp(v16_load(keep)));
+  for (int g = 0; g < n; g++)
+    out->total[g] = out->total[g] * keep[g] + v16_sum(v16_add(v16_load(p[g]), v16_load(p[g] + WR_LANES)));
+}
+
+/* One page for G query heads: keys [Dqk][32], values [32] rows of Dv; `at` is the position of its first place. */
+WR_INLINE void attend_page(const target *t, const void *k, const void *v, int64_t at, sums *out, const int G, const bool half) {
+  float p[8][WR_KV_PAGE], keep[WR_LANES] = {0};
+  score_page(t, k, p, G, half);
+  soften_page(t, at, out, p, keep, G);
   int lo = t->first > at ? (int)(t->first - at) : 0, hi = t->past - at < WR_KV_PAGE ? (int)(t->past - at) : WR_KV_PAGE;
   const int NB = G * 4 <= 3 * WR_ATTN_GROUP / 2 ? 4 : G * 2 <= 3 * WR_ATTN_GROUP ? 2 : 1;
   int64_t d = 0;
-  for (; d + NB * WR_LANES <= t->Dv; d += NB * WR_LANES) add_values(v, t->v_stride, t->Dv, d, WR_LANES, lo, hi, down, p, out->acc, G, NB, half);
-  for (; d < t->Dv; d += WR_LANES) add_values(v, t->v_stride, t->Dv, d, part(t->Dv - d), lo, hi, down, p, out->acc, G, 1, half);
+  for (; d + NB * WR_LANES <= t->Dv; d += NB * WR_LANES) add_values(v, t->v_stride, t->Dv, d, WR_LANES, lo, hi, keep, p, out->acc, G, NB, half);
+  for (; d < t->Dv; d += WR_LANES) add_values(v, t->v_stride, t->Dv, d, part(t->Dv - d), lo, hi, keep, p, out->acc, G, 1, half);
 }
 
 #endif
