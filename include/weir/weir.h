@@ -185,8 +185,8 @@ typedef struct weir_model_info {                          /* strings live as lon
 void weir_model_get_info(const weir_model *m, weir_model_info *out);
 const weir_tokenizer *weir_model_tokenizer(const weir_model *m);
 
-/* For each instruction of the one-token program the kernel that was chosen and why not the ones before it; or the program
- * itself. As snprintf: at most cap bytes with the NUL, returns the length of the whole text. */
+/* For each kind of instruction of the one-token program the kernel that was chosen and why not the ones before it; or the
+ * program itself. As snprintf: at most cap bytes with the NUL, returns the length of the whole text. */
 size_t weir_model_why(const weir_model *m, char *out, size_t cap);
 size_t weir_model_program(const weir_model *m, char *out, size_t cap);
 
@@ -293,7 +293,7 @@ typedef struct weir_generate_options {
   bool show_special;       /* text of special tokens appears in the answer */
   bool chat;               /* text prompt: it is the user's message of a ChatML conversation */
   const char *system;      /* with chat: the system message; NULL: none */
-  bool profile;            /* fill weir_result.profile: times every kernel, costs a few percent */
+  bool profile;            /* fill weir_result.profile: times every kernel, costs a few percent. Of forks, one at a time */
   bool no_limit;           /* do not measure the limit (saves a few tens of milliseconds) */
 } weir_generate_options;
 

@@ -33,12 +33,17 @@ void weir_context_close(weir_context *ctx) {
 
 int weir_context_threads(const weir_context *ctx) { return ctx->device->n_threads; }
 
-uint64_t wr_memory_left(const wr_mem *mem) {
+uint64_t wr_context_left(weir_context *ctx) {
   const uint64_t left = wr_memory_available();
-  return mem->limit_bytes ? WR_MIN(left, (uint64_t)(mem->limit_bytes - WR_MIN(mem->limit_bytes, wr_mem_used(mem)))) : left;
+  pthread_mutex_lock(&ctx->lock);
+  const uint64_t limit = ctx->mem.limit_bytes, used = wr_mem_used(&ctx->mem);
+  pthread_mutex_unlock(&ctx->lock);
+  return limit ? WR_MIN(left, limit - WR_MIN(limit, used)) : left;
 }
 
-uint64_t weir_context_memory(const weir_context *ctx) { return wr_memory_left(&ctx->mem); }
+uint64_t weir_context_memory(const weir_context *ctx) {
+  return wr_context_left((weir_context *)(uintptr_t)ctx); /* its lock only */
+}
 
 int weir_device_count(void) { return wr_devices_n; }
 

@@ -52,7 +52,7 @@ uint64_t wr_kv_token_bytes(const wr_hparams *h, wr_dtype kv) {
 int64_t wr_context_default(const weir_model *m, wr_dtype kv) {
   enum { USUAL = 8192 };
   const wr_hparams *h = &m->m->h;
-  const uint64_t left = wr_memory_left(&m->ctx->mem), tok = wr_kv_token_bytes(h, kv);
+  const uint64_t left = wr_context_left(m->ctx), tok = wr_kv_token_bytes(h, kv);
   int64_t n = WR_MIN(h->trained_tok, (int64_t)USUAL);
   const uint64_t fits = left / 2 / tok / WR_KV_PAGE * WR_KV_PAGE;
   if (fits < (uint64_t)n) n = WR_MAX((int64_t)fits, (int64_t)WR_KV_PAGE);
@@ -161,7 +161,7 @@ static weir_status too_large(const wr_engine *e, int64_t context_tok, int64_t po
 
 static weir_status open_pool(wr_engine *e, int64_t context_tok, int64_t pool_tok) {
   const wr_hparams *h = &e->model->m->h;
-  const uint64_t left = wr_memory_left(&e->model->ctx->mem), tok = wr_kv_token_bytes(h, e->kv);
+  const uint64_t left = wr_context_left(e->model->ctx), tok = wr_kv_token_bytes(h, e->kv);
   if ((uint64_t)pool_tok > left / tok || pool_tok / WR_KV_PAGE >= INT32_MAX / WR_KV_PAGE - 1)
     return too_large(e, context_tok, pool_tok, left);
   e->context_tok = context_tok;

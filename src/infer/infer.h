@@ -77,7 +77,7 @@ weir_status wr_engine_plan(wr_engine *e, bool profiled, const wr_plan **out);
 
 int64_t wr_context_default(const weir_model *m, wr_dtype kv); /* tokens */
 uint64_t wr_kv_token_bytes(const wr_hparams *h, wr_dtype kv);
-uint64_t wr_memory_left(const wr_mem *mem); /* what could still be taken; UINT64_MAX: unknown */
+uint64_t wr_context_left(weir_context *ctx); /* bytes that could still be taken */
 
 /* ---- sampler: logits to a token */
 typedef struct wr_candidate {

@@ -48,7 +48,7 @@ static weir_status measure_step(planning *k, int rows, int out, int seqs, bool d
 }
 
 /* What the device can do: a row of the table, or this machine as it was measured. */
-static weir_status describe_device(planning *k, const weir_context *ctx, const weir_plan_options *o) {
+static weir_status describe_device(planning *k, weir_context *ctx, const weir_plan_options *o) {
   weir_plan *r = k->r;
   char name[128];
   const char *source;
@@ -73,7 +73,7 @@ static weir_status describe_device(planning *k, const weir_context *ctx, const w
     const int threads = ctx->device->n_threads;
     snprintf(name, sizeof name, "this machine (%s, %d threads)", machine->cpu, threads);
     source = machine->cached ? "measured here before" : "measured now";
-    r->memory_bytes = (double)wr_memory_left(&ctx->mem);
+    r->memory_bytes = (double)wr_context_left(ctx);
     r->bandwidth_gb_s = weir_machine_gb_s(machine, (uint64_t)larger(r->weight_bytes, 1), threads);
     k->peak = weir_machine_gop_s(machine, "fp32", threads) * 1e9;
   }
