@@ -178,7 +178,9 @@ static void print_runs(const wr_options *o, const weir_model_info *info, runs *r
     wr_json_done(&j);
     return;
   }
-  printf("%s (%s), %zu repeats                best    median\n", info->name[0] ? info->name : info->path, info->types, reps);
+  char path[128];
+  weir_escape(info->path, strlen(info->path), path, sizeof path);
+  printf("%s (%s), %zu repeats                best    median\n", info->name[0] ? info->name : path, info->types, reps);
   printf("prompt %4zu tokens            %8.1f  %8.1f tok/s\n", last->n_prompt_tokens, prefill, r->prefill[reps / 2]);
   printf("decode %4zu tokens            %8.1f  %8.1f tok/s\n", last->n_tokens, decode, r->decode[reps / 2]);
   printf("share of the limit            %8.0f  %8.0f %%   (last: %.1f GB/s by a plain read, %s)\n", r->share[reps - 1] * 100, r->share[reps / 2] * 100,

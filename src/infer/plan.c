@@ -191,7 +191,7 @@ void weir_plan_free(weir_plan *p) {
 size_t weir_plan_print(const weir_plan *p, char *out, size_t cap) {
   wr_str s = {0};
   char t[16], u[16];
-  wr_str_printf(&s, "model      %s (%s; %s)\n", p->model, p->arch, p->types);
+  wr_str_printf(&s, "model      %s (%s; %s)\n", wr_escape(p->model, strlen(p->model)), p->arch, p->types);
   wr_str_printf(&s, "device     %s (%s)\n", p->device, p->source);
   size_text(t, p->weight_bytes);
   wr_str_printf(&s, "weights    %s\n", t);
