@@ -1,16 +1,17 @@
 /* kernels: every kernel row of every op on every line of src/ops/<family>/<family>.cases.
  *
  *   kernels [PATTERN]            test; PATTERN: part of "row | case line"
- *   kernels --perf [PATTERN]     time the rows over the cases marked perf=1 [--threads N] [--json] [--reps N]; the percentage is the share of
- *                                what this machine allows, by its measured bandwidth and peaks
+ *   kernels --perf [PATTERN]     time the rows over the cases marked perf=1 [--threads N] [--json] [--reps N];
+ *                                the percentage is the share of what this machine allows, by its measured bandwidth and peaks
  *   kernels --list               the rows, their numeric class and how many cases take them
  *   kernels --only PATTERN       the same as PATTERN
  *
- * For each row and case: the result against the op's reference row run on doubles, within the tolerance of the dtype table; guard bands and
- * padding whole, inputs unchanged, rows past `live` untouched; outputs and scratch full of NaN before; the same bits on 1, 2 and 3 threads
- * and when repeated, from every row of one numeric class, for a row alone and in company, in place, without the optional outputs; adding
- * to an output where the op can. For each op with a gradient: the real gradient pass against finite differences, in double.
- * The program catches faults that are planted in rows of its own. A new row or op needs no line here.
+ * For each row and case: the result against the op's reference row run on doubles, within the tolerance of the dtype table;
+ * guard bands and padding whole, inputs unchanged, rows past `live` untouched; outputs and scratch full of NaN before; the
+ * same bits on 1, 2 and 3 threads and when repeated, from every row of one numeric class, for a row alone and in company, in
+ * place, without the optional outputs; adding to an output where the op can. For each op with a gradient: the real gradient
+ * pass against finite differences, in double. The program catches faults that are planted in rows of its own. A new row or op
+ * needs no line here.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -25,7 +26,10 @@ static bool quiet; /* while a planted fault is looked for */
 static char last_fault[512];
 
 /* ---- one finding */
-typedef struct about { const wr_case *kase; const wr_row *row; } about;
+typedef struct about {
+  const wr_case *kase;
+  const wr_row *row;
+} about;
 
 static bool fault(const about *a, const char *fmt, ...) WR_PRINTF(2, 3);
 static bool fault(const about *a, const char *fmt, ...) {
@@ -33,20 +37,22 @@ static bool fault(const about *a, const char *fmt, ...) {
   va_start(args, fmt);
   vsnprintf(last_fault, sizeof last_fault, fmt, args);
   va_end(args);
-  if (!quiet) printf("FAIL %s %s, %s '%s': %s\n", a->kase->op->name, a->row ? a->row->name : "gradient", a->kase->file, a->kase->text, last_fault);
+  if (!quiet)
+    printf("FAIL %s %s, %s '%s': %s\n", a->kase->op->name, a->row ? a->row->name : "gradient", a->kase->file, a->kase->text,
+           last_fault);
   return false;
 }
 
 /* ---- what a run left */
-typedef struct result { uint8_t *data[WR_MAX_ARGS]; } result;
+typedef struct result {
+  uint8_t *data[WR_MAX_ARGS];
+} result;
 
 static void result_free(result *r) {
   for (int i = 0; i < WR_MAX_ARGS; i++) free(r->data[i]), r->data[i] = NULL;
 }
 
-static bool is_result(const wr_trial *t, int i) {
-  return t->args[i].base && t->op->args[i].role != WR_IN;
-}
+static bool is_result(const wr_trial *t, int i) { return t->args[i].base && t->op->args[i].role != WR_IN; }
 
 static void result_keep(const wr_trial *t, result *r) {
   for (int i = 0; i < WR_MAX_ARGS; i++) {
@@ -71,8 +77,8 @@ static bool same_row(const wr_trial *t, int i, int64_t row, const result *want, 
   whole.data = t->args[i].base + WR_TRIAL_GUARD;
   kept.data = want->data[i];
   int64_t col = (int64_t)(at / size);
-  return fault(a, "%s[%lld, %lld] has other bits %s: got %.9g, want %.9g", t->op->args[i].name, (long long)row, (long long)col, when,
-               wr_get(&whole, row, col), wr_get(&kept, row, col));
+  return fault(a, "%s[%lld, %lld] has other bits %s: got %.9g, want %.9g", t->op->args[i].name, (long long)row, (long long)col,
+               when, wr_get(&whole, row, col), wr_get(&kept, row, col));
 }
 
 /* The same bits as before in every output that is there; `rows` < 0: all of them. */
@@ -93,7 +99,8 @@ static bool dead_rows_untouched(const wr_trial *t, const about *a) {
       const uint8_t *got = row_of(t, i, t->args[i].base + WR_TRIAL_GUARD, r);
       for (size_t k = 0; k < t->args[i].row_bytes; k++)
         if (got[k] != (t->args[i].pristine ? row_of(t, i, t->args[i].pristine, r)[k] : 0xff))
-          return fault(a, "wrote row %lld of %s, but only %lld rows are live", (long long)r, t->op->args[i].name, (long long)wr_live_rows(&t->call, i));
+          return fault(a, "wrote row %lld of %s, but only %lld rows are live", (long long)r, t->op->args[i].name,
+                       (long long)wr_live_rows(&t->call, i));
     }
   }
   return true;
@@ -122,9 +129,10 @@ static bool close_to(const wr_trial *t, const wr_trial *ref, int i, double (*add
       if (isnan(e)) r = rows, k = cols;
     }
   if (bad_row < 0 || worst <= allowed) return true;
-  return fault(a, "%s[%lld, %lld] got %.9g, want %.9g%s: off by %.2g of the rms, allowed are %.2g", t->op->args[i].name, (long long)bad_row,
-               (long long)bad_col, wr_get(got, bad_row, bad_col), wr_get(want, bad_row, bad_col) + (added ? added(bad_row, bad_col) : 0),
-               added ? " (added)" : "", worst / (rms > 0 ? rms : 1), tolerance(t));
+  return fault(a, "%s[%lld, %lld] got %.9g, want %.9g%s: off by %.2g of the rms, allowed are %.2g", t->op->args[i].name,
+               (long long)bad_row, (long long)bad_col, wr_get(got, bad_row, bad_col),
+               wr_get(want, bad_row, bad_col) + (added ? added(bad_row, bad_col) : 0), added ? " (added)" : "",
+               worst / (rms > 0 ? rms : 1), tolerance(t));
 }
 
 static bool all_close(const wr_trial *t, const wr_trial *ref, const about *a) {
@@ -164,9 +172,7 @@ static bool check_threads(wr_trial *t, const wr_row *row, const wr_trial *ref, r
   return true;
 }
 
-static double ramp(int64_t row, int64_t col) {
-  return (double)((row * 7 + col * 3) % 11 - 5);
-}
+static double ramp(int64_t row, int64_t col) { return (double)((row * 7 + col * 3) % 11 - 5); }
 
 static bool check_adding(wr_trial *t, const wr_row *row, const wr_trial *ref, const about *a) {
   const wr_call saved = t->call;
@@ -207,13 +213,15 @@ static bool check_without_optional(wr_trial *t, const wr_row *row, const result 
   for (int i = 0; ok && i < WR_MAX_ARGS && t->op->args[i].role != WR_ARG_END; i++) {
     if (t->op->args[i].role != WR_OUT || !(t->op->args[i].flags & WR_ARG_OPTIONAL) || !saved.args[i].rank) continue;
     t->call.args[i] = (wr_arg){.ext = {1, 1, 1, 1}, .stride_bytes = saved.args[i].stride_bytes};
-    if (!refused(t, row)) ok = reset(t, row, 1, a) && run_once(t, row, 1, a) && same_bits(t, want, a, "without an optional output");
+    if (!refused(t, row))
+      ok = reset(t, row, 1, a) && run_once(t, row, 1, a) && same_bits(t, want, a, "without an optional output");
     t->call.args[i] = saved.args[i];
   }
   return ok;
 }
 
-/* Leave only row r of everything that counts its rows by register `live`; other optional outputs are dropped. false: cannot be done. */
+/* Leave only row r of everything that counts its rows by register `live`; other optional outputs are dropped. false: cannot
+ * be done. */
 static bool cut_to_row(wr_trial *t, const wr_call *whole, int live, int64_t r) {
   t->call = *whole;
   for (int i = 0; i < WR_MAX_ARGS && t->op->args[i].role != WR_ARG_END; i++) {
@@ -266,11 +274,14 @@ static bool check_row(wr_trial *t, const wr_row *row, const wr_trial *ref, resul
 
 /* ---- gradients */
 
-typedef struct probe { wr_plan *plan; const wr_program *program; int *y, *dy; int n; } probe;
+typedef struct probe {
+  wr_plan *plan;
+  const wr_program *program;
+  int *y, *dy;
+  int n;
+} probe;
 
-static double *host_of(const probe *k, int value) {
-  return wr_plan_host(k->plan, value);
-}
+static double *host_of(const probe *k, int value) { return wr_plan_host(k->plan, value); }
 
 static int64_t live_count(const probe *k, int value) {
   const wr_vtype *t = wr_type(k->program, value);
@@ -308,15 +319,18 @@ static bool check_slopes(const probe *k, int x, const double *grads, const about
   for (int64_t j = 0; j < n; j += step) {
     double want = slope(k, &host_of(k, x)[j]);
     if (!(fabs(grads[j] - want) <= 1e-7 * (fabs(want) + norm) + 1e-9))
-      return fault(a, "gradient of %s, element %lld: got %.12g, finite differences give %.12g", wr_type(k->program, x) ? k->program->values[x].name : "",
-                   (long long)j, grads[j], want);
+      return fault(a, "gradient of %s, element %lld: got %.12g, finite differences give %.12g",
+                   wr_type(k->program, x) ? k->program->values[x].name : "", (long long)j, grads[j], want);
   }
   return true;
 }
 
 static bool fill_input(wr_case *c, probe *k, int value) {
   const wr_vtype *t = wr_type(k->program, value);
-  wr_arg arg = {.data = wr_plan_host(k->plan, value), .rank = t->rank, .dtype = t->dtype, .live = t->live,
+  wr_arg arg = {.data = wr_plan_host(k->plan, value),
+                .rank = t->rank,
+                .dtype = t->dtype,
+                .live = t->live,
                 .stride_bytes = k->program->values[value].stride_bytes};
   memcpy(arg.ext, t->ext, sizeof arg.ext);
   return arg.data && wr_case_fill(c, k->program, value, &arg) == WEIR_OK;
@@ -338,11 +352,13 @@ static bool check_gradient_of(wr_case *c, wr_program *p, const about *a) {
     n++;
   }
   for (int i = 0; i < n_inputs; i++)
-    if (wr_type(p, c->inputs[i].value)->dtype == WR_F64 && p->values[c->inputs[i].value].kind != WR_STATE) wrt[n_wrt++] = c->inputs[i].value;
+    if (wr_type(p, c->inputs[i].value)->dtype == WR_F64 && p->values[c->inputs[i].value].kind != WR_STATE)
+      wrt[n_wrt++] = c->inputs[i].value;
   if (!n || !n_wrt) return fault(a, "nothing to differentiate; say grad=0");
   wr_mem_init(&mem, devices[1], 0);
   wr_plan_options options = {.poison = true};
-  if (wr_pass_grad(p, y, dy, n, wrt, n_wrt) != WEIR_OK || wr_check(p) != WEIR_OK || wr_plan_make(p, &mem, &options, &plan) != WEIR_OK)
+  if (wr_pass_grad(p, y, dy, n, wrt, n_wrt) != WEIR_OK || wr_check(p) != WEIR_OK ||
+      wr_plan_make(p, &mem, &options, &plan) != WEIR_OK)
     return fault(a, "%s", weir_last_error());
   probe k = {&plan, p, y, dy, n};
   *plan.regs_host = c->regs;
@@ -394,12 +410,17 @@ static bool named(const wr_row *row, const wr_case *c) {
 }
 
 static void count(bool ok) {
-  if (ok) passed++;
-  else failed++;
+  if (ok)
+    passed++;
+  else
+    failed++;
 }
 
 /* The first row of a class that took this case, and its result: others of the class must give the same bits. */
-typedef struct class_result { const char *klass; result out; } class_result;
+typedef struct class_result {
+  const char *klass;
+  result out;
+} class_result;
 
 static bool check_class(const wr_trial *t, const wr_row *row, class_result *classes, int *n, result *out) {
   about a = {t->kase, row};
@@ -409,7 +430,8 @@ static bool check_class(const wr_trial *t, const wr_row *row, class_result *clas
     for (int k = 0; ok && k < WR_MAX_ARGS; k++)
       for (int64_t r = 0; ok && classes[i].out.data[k] && r < t->call.args[k].ext[0]; r++)
         if (memcmp(row_of(t, k, out->data[k], r), row_of(t, k, classes[i].out.data[k], r), t->args[k].row_bytes) != 0)
-          ok = fault(&a, "row %lld of %s has other bits than a better row of class %s", (long long)r, t->op->args[k].name, row->klass);
+          ok = fault(&a, "row %lld of %s has other bits than a better row of class %s", (long long)r, t->op->args[k].name,
+                     row->klass);
     result_free(out);
     return ok;
   }
@@ -507,17 +529,20 @@ static void plant_company(const wr_call *c, const wr_worker *w) {
   if (w->tid == 0 && c->args[0].ext[0] > 1) *element(c, 2, 0, 0) = nextafterf(*element(c, 2, 0, 0), INFINITY);
 }
 
-static const struct { wr_row row; const char *says; } plants[] = {
-  {{"planted_none", "cpu", 0, "", "x", NULL, NULL, plant_none}, NULL},
-  {{"planted_write_past_the_end", "cpu", 0, "", "x", NULL, NULL, plant_past_end}, "out of bounds of y"},
-  {{"planted_write_before_the_start", "cpu", 0, "", "x", NULL, NULL, plant_before_start}, "out of bounds of y"},
-  {{"planted_missing_write", "cpu", 0, "", "x", NULL, NULL, plant_missing}, "got"},
-  {{"planted_write_to_a_dead_row", "cpu", 0, "", "x", NULL, NULL, plant_dead_row}, "are live"},
-  {{"planted_wrong_value", "cpu", 0, "", "x", NULL, NULL, plant_wrong}, "of the rms"},
-  {{"planted_thread_dependence", "cpu", 0, "", "x", NULL, NULL, plant_thread}, "threads"},
-  {{"planted_changed_input", "cpu", 0, "", "x", NULL, NULL, plant_input}, "input b"},
-  {{"planted_not_in_place", "cpu", 0, "", "x", NULL, NULL, plant_in_place}, "in place"},
-  {{"planted_company_dependence", "cpu", 0, "", "x", NULL, NULL, plant_company}, "alone"},
+static const struct {
+  wr_row row;
+  const char *says;
+} plants[] = {
+    {{"planted_none", "cpu", 0, "", "x", NULL, NULL, plant_none}, NULL},
+    {{"planted_write_past_the_end", "cpu", 0, "", "x", NULL, NULL, plant_past_end}, "out of bounds of y"},
+    {{"planted_write_before_the_start", "cpu", 0, "", "x", NULL, NULL, plant_before_start}, "out of bounds of y"},
+    {{"planted_missing_write", "cpu", 0, "", "x", NULL, NULL, plant_missing}, "got"},
+    {{"planted_write_to_a_dead_row", "cpu", 0, "", "x", NULL, NULL, plant_dead_row}, "are live"},
+    {{"planted_wrong_value", "cpu", 0, "", "x", NULL, NULL, plant_wrong}, "of the rms"},
+    {{"planted_thread_dependence", "cpu", 0, "", "x", NULL, NULL, plant_thread}, "threads"},
+    {{"planted_changed_input", "cpu", 0, "", "x", NULL, NULL, plant_input}, "input b"},
+    {{"planted_not_in_place", "cpu", 0, "", "x", NULL, NULL, plant_in_place}, "in place"},
+    {{"planted_company_dependence", "cpu", 0, "", "x", NULL, NULL, plant_company}, "alone"},
 };
 
 static void test_plants(void) {
@@ -552,9 +577,16 @@ static void test_plants(void) {
 /* ---- lines that are no cases: refused, with a sentence that says what is wrong */
 
 static void test_bad_lines(void) {
-  static const struct { const char *line, *says; } bad[] = {
-    {"nonsense rows=1", "no op is called nonsense"}, {"add rows=1 d=2 width=3", "no key width"}, {"add rows=1 rows=2", "rows stands twice"},
-    {"add rows=x", "rows=x"}, {"add rows", "not key=value"}, {"add dtype=f31", "f31"}, {"add rows=0", "extents"}, {"add pad=99999", "pad"}};
+  static const struct {
+    const char *line, *says;
+  } bad[] = {{"nonsense rows=1", "no op is called nonsense"},
+             {"add rows=1 d=2 width=3", "no key width"},
+             {"add rows=1 rows=2", "rows stands twice"},
+             {"add rows=x", "rows=x"},
+             {"add rows", "not key=value"},
+             {"add dtype=f31", "f31"},
+             {"add rows=0", "extents"},
+             {"add pad=99999", "pad"}};
   for (size_t i = 0; i < WR_ARRAY_LEN(bad); i++) {
     wr_case c;
     wr_program p;
@@ -617,16 +649,23 @@ static int list(void) {
   for (int o = 0; o < wr_ops_n; o++)
     for (int i = 0; i < wr_ops[o]->n_rows; i++) {
       const wr_row *row = &wr_ops[o]->rows[i];
-      printf("%-14s %-36s class %-10s %3d cases%s\n", wr_ops[o]->name, row->name, row->klass, taken[o][i], isa_missing(row) ? " (not on this machine)" : "");
+      printf("%-14s %-36s class %-10s %3d cases%s\n", wr_ops[o]->name, row->name, row->klass, taken[o][i],
+             isa_missing(row) ? " (not on this machine)" : "");
     }
   return 0;
 }
 
-typedef struct perf_print { bool json, some; const weir_machine *machine; int threads; } perf_print;
+typedef struct perf_print {
+  bool json, some;
+  const weir_machine *machine;
+  int threads;
+} perf_print;
 
-/* The time that the machine needs at least: bytes at the bandwidth of that working set, operations at the peak. 0: not known. */
+/* The time that the machine needs at least: bytes at the bandwidth of that working set, operations at the peak. 0: not known.
+ * */
 static double bound_us(const perf_print *k, const wr_bench_op *r) {
-  double gb_s = weir_machine_gb_s(k->machine, (uint64_t)r->working_set_bytes, k->threads), gop_s = weir_machine_gop_s(k->machine, r->factors, k->threads);
+  double gb_s = weir_machine_gb_s(k->machine, (uint64_t)r->working_set_bytes, k->threads),
+         gop_s = weir_machine_gop_s(k->machine, r->factors, k->threads);
   return fmax(gb_s > 0 ? r->bytes / gb_s * 1e-3 : 0, gop_s > 0 ? r->flop / gop_s * 1e-3 : 0);
 }
 
@@ -634,7 +673,8 @@ static void print_timing(void *user, const wr_bench_op *r) {
   perf_print *k = user;
   double gb_s = r->bytes / r->us * 1e-3, gflop_s = r->flop / r->us * 1e-3, share = bound_us(k, r) / r->us;
   if (k->json)
-    printf("%s{\"name\": \"%s\", \"shape\": \"%s\", \"us\": %.3f, \"bytes\": %.0f, \"flop\": %.0f, \"gb_s\": %.3f, \"gflop_s\": %.3f, \"share\": %.4f}",
+    printf("%s{\"name\": \"%s\", \"shape\": \"%s\", \"us\": %.3f, \"bytes\": %.0f, \"flop\": %.0f, \"gb_s\": %.3f, "
+           "\"gflop_s\": %.3f, \"share\": %.4f}",
            k->some ? ",\n " : "[", r->name, r->shape, r->us, r->bytes, r->flop, gb_s, gflop_s, share);
   else
     printf("%-34s %10.2f us %8.2f GB/s %8.2f GFLOP/s %4.0f%%  %s\n", r->name, r->us, gb_s, gflop_s, 100 * share, r->shape);
@@ -647,7 +687,8 @@ static int perf(const char *pattern, int threads, int reps, bool json) {
   wr_bench_ops_options bench = {.only = pattern, .reps = reps};
   weir_machine machine;
   perf_print k = {.json = json, .machine = &machine};
-  if (weir_machine_measure(&(weir_machine_options){.quick = true}, &machine) != WEIR_OK || wr_device_cpu.open(&options, &d) != WEIR_OK) {
+  if (weir_machine_measure(&(weir_machine_options){.quick = true}, &machine) != WEIR_OK ||
+      wr_device_cpu.open(&options, &d) != WEIR_OK) {
     fprintf(stderr, "kernels: %s\n", weir_last_error());
     return 1;
   }
@@ -666,13 +707,20 @@ int main(int argc, char **argv) {
   bool is_perf = false, is_list = false, json = false;
   int threads = 0, reps = 0;
   for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--perf") == 0) is_perf = true;
-    else if (strcmp(argv[i], "--list") == 0) is_list = true;
-    else if (strcmp(argv[i], "--json") == 0) json = true;
-    else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc) threads = atoi(argv[++i]);
-    else if (strcmp(argv[i], "--reps") == 0 && i + 1 < argc) reps = atoi(argv[++i]);
-    else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
-    else if (argv[i][0] != '-') only = argv[i];
+    if (strcmp(argv[i], "--perf") == 0)
+      is_perf = true;
+    else if (strcmp(argv[i], "--list") == 0)
+      is_list = true;
+    else if (strcmp(argv[i], "--json") == 0)
+      json = true;
+    else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+      threads = atoi(argv[++i]);
+    else if (strcmp(argv[i], "--reps") == 0 && i + 1 < argc)
+      reps = atoi(argv[++i]);
+    else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+      only = argv[++i];
+    else if (argv[i][0] != '-')
+      only = argv[i];
     else {
       fprintf(stderr, "kernels: unknown option %s\n", argv[i]);
       return 2;

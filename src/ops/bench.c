@@ -1,9 +1,8 @@
-/* Every kernel row over the cases marked perf=1: best of a few repeats, each long enough to be told from the clock. See cases.h. */
+/* Every kernel row over the cases marked perf=1: best of a few repeats, each long enough to be told from the clock. See
+ * cases.h. */
 #include "ops/cases.h"
 
-static double seconds_of(uint64_t ns) {
-  return (double)ns * 1e-9;
-}
+static double seconds_of(uint64_t ns) { return (double)ns * 1e-9; }
 
 /* Best time of one call in seconds. The first run decides how many calls a repeat has. */
 static weir_status time_row(wr_trial *t, const wr_row *row, wr_device *d, const wr_bench_ops_options *o, double *best) {
@@ -39,7 +38,8 @@ static const char *factors_of(const wr_trial *t) {
   return "fp32";
 }
 
-static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_options *o, void (*each)(void *user, const wr_bench_op *r), void *user) {
+static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_options *o,
+                              void (*each)(void *user, const wr_bench_op *r), void *user) {
   wr_trial t = {0};
   weir_status s = WEIR_OK;
   bool open = false;
@@ -56,15 +56,21 @@ static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_optio
     double best = 0;
     s = time_row(&t, row, d, o, &best);
     const char *shape = c->text + strcspn(c->text, " ");
-    wr_bench_op r = {.name = row->name, .shape = shape + strspn(shape, " "), .us = best * 1e6, .bytes = t.cost.read_bytes + t.cost.write_bytes,
-                     .flop = t.cost.flop, .factors = factors_of(&t), .working_set_bytes = working_set(&t)};
+    wr_bench_op r = {.name = row->name,
+                     .shape = shape + strspn(shape, " "),
+                     .us = best * 1e6,
+                     .bytes = t.cost.read_bytes + t.cost.write_bytes,
+                     .flop = t.cost.flop,
+                     .factors = factors_of(&t),
+                     .working_set_bytes = working_set(&t)};
     if (s == WEIR_OK) each(user, &r);
   }
   if (open) wr_trial_close(&t);
   return s;
 }
 
-weir_status wr_bench_ops(wr_device *d, const wr_bench_ops_options *options, void (*each)(void *user, const wr_bench_op *r), void *user) {
+weir_status wr_bench_ops(wr_device *d, const wr_bench_ops_options *options, void (*each)(void *user, const wr_bench_op *r),
+                         void *user) {
   static const wr_bench_ops_options defaults = {0};
   const wr_bench_ops_options *o = options ? options : &defaults;
   wr_case_walk walk = {0};

@@ -141,9 +141,7 @@ weir_status wr_case_build(wr_case *c, wr_program *p) {
   return WEIR_OK;
 }
 
-void wr_case_free(wr_case *c) {
-  wr_arena_free(&c->arena);
-}
+void wr_case_free(wr_case *c) { wr_arena_free(&c->arena); }
 
 bool wr_case_next(wr_case_walk *walk, wr_case *out, weir_status *status) {
   for (;; walk->file++, walk->at = NULL) {
@@ -178,7 +176,10 @@ static double draw(const wr_fill *f, wr_rng *rng) {
 }
 
 /* Where the blocks of a type that weir only reads keep their F16 scales; -1: none. Random bits elsewhere are valid blocks. */
-static const struct { wr_dtype dtype; int at[2]; } scale_places[] = {{WR_Q4_K, {0, 2}}, {WR_Q5_K, {0, 2}}, {WR_Q6_K, {208, -1}}};
+static const struct {
+  wr_dtype dtype;
+  int at[2];
+} scale_places[] = {{WR_Q4_K, {0, 2}}, {WR_Q5_K, {0, 2}}, {WR_Q6_K, {208, -1}}};
 
 static void random_blocks(wr_dtype t, uint8_t *dst, size_t bytes, wr_rng *rng) {
   for (size_t i = 0; i < bytes; i++) dst[i] = (uint8_t)(wr_rng_u64(rng) >> 40);
@@ -224,8 +225,10 @@ weir_status wr_case_fill(wr_case *c, const wr_program *p, int value, const wr_ar
   wr_rng_seed(&rng, (uint64_t)c->seed * 1000 + (uint64_t)value);
   const wr_dtype_info *d = &wr_dtypes[a->dtype];
   int64_t rows = a->ext[0], cols = wr_inner(a);
-  if (f->kind == WR_FILL_CUSTOM) f->fn(c, a, &rng);
-  else if (a->layout != WR_PLAIN || d->kind == WR_QUANT) return fill_quantised(f, a, &rng);
+  if (f->kind == WR_FILL_CUSTOM)
+    f->fn(c, a, &rng);
+  else if (a->layout != WR_PLAIN || d->kind == WR_QUANT)
+    return fill_quantised(f, a, &rng);
   else
     for (int64_t r = 0; r < rows; r++)
       for (int64_t i = 0; i < cols; i++) wr_set(a, r, i, draw(f, &rng));

@@ -11,8 +11,6 @@ static inline void wr_ref_put(const wr_call *c, int arg, int64_t row, int64_t co
   if (c->acc >> arg & 1) value += wr_get(a, row, col);
   wr_set(a, row, col, value);
 }
-static inline int64_t wr_ref_int(const wr_call *c, int arg, int64_t row) {
-  return (int64_t)wr_get(&c->args[arg], row, 0);
-}
+static inline int64_t wr_ref_int(const wr_call *c, int arg, int64_t row) { return (int64_t)wr_get(&c->args[arg], row, 0); }
 
 #endif

@@ -11,8 +11,8 @@
  *     ROW(cpu, GENERIC, rmsnorm_ref, "x:f32|f64 ...", "ref", NULL, NULL))
  *
  * ROW(device, isa, name, types, klass, refuse, scratch): one kernel; `name` is the function, the row and the bench line.
- * ROW_ISAS(name, types, klass, refuse, scratch): a kernel of <family>_cpu.c, which is compiled once for each instruction set: the rows
- * name_avx512, name_avx2, name_generic, all of the same numeric class.
+ * ROW_ISAS(name, types, klass, refuse, scratch): a kernel of <family>_cpu.c, which is compiled once for each instruction set:
+ * the rows name_avx512, name_avx2, name_generic, all of the same numeric class.
  */
 #if defined(__x86_64__)
 #define ROW_ISAS(name, types, klass, refuse, scratch) \
@@ -30,7 +30,8 @@
 #undef ROW
 
 #define ROWS(op, ...) static const wr_row op##_rows[] = {__VA_ARGS__};
-#define ROW(device, isa, name, types, klass, refuse, scratch) {#name, #device, WR_ISA_##isa, types, klass, refuse, scratch, name},
+#define ROW(device, isa, name, types, klass, refuse, scratch) \
+  {#name, #device, WR_ISA_##isa, types, klass, refuse, scratch, name},
 #include WR_ROWS_FILE
 #undef ROWS
 #undef ROW

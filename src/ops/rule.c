@@ -8,17 +8,11 @@ wr_vtype wr_rule_type(int dtype, int live, int64_t e0, int64_t e1, int64_t e2, i
   return t;
 }
 
-int64_t wr_rule_inner(const wr_vtype *t) {
-  return t->ext[1] * t->ext[2] * t->ext[3];
-}
+int64_t wr_rule_inner(const wr_vtype *t) { return t->ext[1] * t->ext[2] * t->ext[3]; }
 
-int64_t wr_rule_count(const wr_vtype *t) {
-  return t->ext[0] * wr_rule_inner(t);
-}
+int64_t wr_rule_count(const wr_vtype *t) { return t->ext[0] * wr_rule_inner(t); }
 
-int wr_rule_stat_dtype(const wr_vtype *t) {
-  return t->dtype == WR_F64 ? WR_F64 : WR_F32;
-}
+int wr_rule_stat_dtype(const wr_vtype *t) { return t->dtype == WR_F64 ? WR_F64 : WR_F32; }
 
 weir_status wr_rule_present(const char *arg, const wr_vtype *t) {
   if (t->rank) return WEIR_OK;
@@ -29,7 +23,8 @@ weir_status wr_rule_float(const char *arg, const wr_vtype *t) {
   WR_TRY(wr_rule_present(arg, t));
   if (t->layout != WR_PLAIN || t->dtype >= WR_DTYPE_COUNT || wr_dtypes[t->dtype].kind != WR_FLOAT)
     return wr_fail(WEIR_EUSAGE, "%s is %s in layout %s, but it must be a plain float", arg,
-                   t->dtype < WR_DTYPE_COUNT ? wr_dtypes[t->dtype].name : "of an unknown type", wr_layout_name((wr_layout)t->layout));
+                   t->dtype < WR_DTYPE_COUNT ? wr_dtypes[t->dtype].name : "of an unknown type",
+                   wr_layout_name((wr_layout)t->layout));
   return WEIR_OK;
 }
 
@@ -49,7 +44,8 @@ weir_status wr_rule_like(const char *arg, const wr_vtype *t, const char *other, 
   WR_TRY(wr_rule_rank(arg, t, want->rank));
   for (int i = 0; i < want->rank; i++) WR_TRY(wr_rule_ext(arg, t, i, want->ext[i], other));
   if (t->live != want->live)
-    return wr_fail(WEIR_EUSAGE, "%s counts its live rows by register %d, but %s by register %d", arg, t->live, other, want->live);
+    return wr_fail(WEIR_EUSAGE, "%s counts its live rows by register %d, but %s by register %d", arg, t->live, other,
+                   want->live);
   return WEIR_OK;
 }
 

@@ -1,5 +1,5 @@
-/* What the shape and cost rules of all families share. A rule checks a call's argument types and leaves a sentence that names the
- * argument and both numbers; the builder puts the op's name before it. */
+/* What the shape and cost rules of all families share. A rule checks a call's argument types and leaves a sentence that names
+ * the argument and both numbers; the builder puts the op's name before it. */
 #ifndef WR_OPS_RULE_I_H
 #define WR_OPS_RULE_I_H
 
@@ -9,7 +9,8 @@
 wr_vtype wr_rule_type(int dtype, int live, int64_t e0, int64_t e1, int64_t e2, int64_t e3);
 int64_t wr_rule_inner(const wr_vtype *t); /* elements of a row */
 int64_t wr_rule_count(const wr_vtype *t); /* elements */
-/* F64 for F64, F32 for any other float: the type of statistics (a norm's scale, a softmax's log-sum) of a value of this dtype. */
+/* F64 for F64, F32 for any other float: the type of statistics (a norm's scale, a softmax's log-sum) of a value of this
+ * dtype. */
 int wr_rule_stat_dtype(const wr_vtype *t);
 
 weir_status wr_rule_present(const char *arg, const wr_vtype *t);

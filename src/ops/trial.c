@@ -1,14 +1,12 @@
 /* A case in host memory: guarded arguments, a wr_call, and runs of single rows through a device's list. See cases.h.
  *
- * Memory of an argument: guard, then its rows, `pad` bytes after each but in packed layouts, then guard. Guards and padding hold a pattern of
- * their address, so a write past a row shows wherever it lands. */
+ * Memory of an argument: guard, then its rows, `pad` bytes after each but in packed layouts, then guard. Guards and padding
+ * hold a pattern of their address, so a write past a row shows wherever it lands. */
 #include "ops/cases.h"
 
 enum { NAN_BYTE = 0xff };
 
-static uint8_t guard_byte(size_t at) {
-  return (uint8_t)(0xa5 ^ at * 7);
-}
+static uint8_t guard_byte(size_t at) { return (uint8_t)(0xa5 ^ at * 7); }
 
 static void set_guards(wr_trial_arg *t, int64_t stride) {
   size_t total = t->bytes + 2 * WR_TRIAL_GUARD;
@@ -78,8 +76,10 @@ weir_status wr_trial_reset(wr_trial *t, const wr_row *row, int n_threads) {
   for (int i = 0; i < WR_MAX_ARGS; i++) {
     wr_trial_arg *a = &t->args[i];
     if (!a->base) continue;
-    if (a->pristine) memcpy(a->base + WR_TRIAL_GUARD, a->pristine, a->bytes);
-    else memset(a->base + WR_TRIAL_GUARD, NAN_BYTE, a->bytes);
+    if (a->pristine)
+      memcpy(a->base + WR_TRIAL_GUARD, a->pristine, a->bytes);
+    else
+      memset(a->base + WR_TRIAL_GUARD, NAN_BYTE, a->bytes);
     set_guards(a, t->call.args[i].stride_bytes);
   }
   wr_pages_free(t->scratch, t->scratch ? t->scratch_total : 0);
@@ -102,7 +102,8 @@ weir_status wr_trial_run(wr_trial *t, const wr_row *row, wr_device *d, int n, ui
   list.steps = wr_calloc((size_t)n, sizeof *list.steps);
   list.take = wr_calloc(takes, sizeof *list.take);
   weir_status s = list.steps && list.take ? WEIR_OK : wr_fail_nomem((size_t)n * sizeof *list.steps, "a list of test calls");
-  for (int i = 0; i < n && s == WEIR_OK; i++) list.steps[i] = (wr_step){.run = row->run, .name = row->name, .barrier = true, .call = t->call};
+  for (int i = 0; i < n && s == WEIR_OK; i++)
+    list.steps[i] = (wr_step){.run = row->run, .name = row->name, .barrier = true, .call = t->call};
   uint64_t before = wr_now_ns();
   if (s == WEIR_OK) s = d->api->run(d, &list);
   if (ns) *ns = wr_now_ns() - before;
@@ -111,11 +112,14 @@ weir_status wr_trial_run(wr_trial *t, const wr_row *row, wr_device *d, int n, ui
   return s;
 }
 
-static bool guards_hold(const char *name, const uint8_t *base, size_t bytes, size_t rows, size_t stride, size_t row_bytes, char *why, size_t cap) {
+static bool guards_hold(const char *name, const uint8_t *base, size_t bytes, size_t rows, size_t stride, size_t row_bytes,
+                        char *why, size_t cap) {
   size_t total = bytes + 2 * WR_TRIAL_GUARD, at = total;
   for (size_t i = 0; i < WR_TRIAL_GUARD && at == total; i++) {
-    if (base[i] != guard_byte(i)) at = i;
-    else if (base[WR_TRIAL_GUARD + bytes + i] != guard_byte(WR_TRIAL_GUARD + bytes + i)) at = WR_TRIAL_GUARD + bytes + i;
+    if (base[i] != guard_byte(i))
+      at = i;
+    else if (base[WR_TRIAL_GUARD + bytes + i] != guard_byte(WR_TRIAL_GUARD + bytes + i))
+      at = WR_TRIAL_GUARD + bytes + i;
   }
   for (size_t r = 0; r < rows && at == total; r++)
     for (size_t i = WR_TRIAL_GUARD + r * stride + row_bytes; i < WR_TRIAL_GUARD + (r + 1) * stride; i++)
@@ -141,9 +145,7 @@ bool wr_trial_intact(const wr_trial *t, char *why, size_t cap) {
   return !t->scratch || guards_hold("scratch", t->scratch, t->scratch_total - 2 * WR_TRIAL_GUARD, 0, 0, 0, why, cap);
 }
 
-static bool widens(const wr_arg *a) {
-  return a->rank && a->layout == WR_PLAIN && wr_dtypes[a->dtype].kind == WR_FLOAT;
-}
+static bool widens(const wr_arg *a) { return a->rank && a->layout == WR_PLAIN && wr_dtypes[a->dtype].kind == WR_FLOAT; }
 
 weir_status wr_trial_as_double(const wr_trial *t, wr_trial *out) {
   *out = (wr_trial){.kase = t->kase, .op = t->op, .call = t->call, .cost = t->cost};
@@ -166,7 +168,8 @@ weir_status wr_trial_as_double(const wr_trial *t, wr_trial *out) {
     for (int64_t r = 0; r < from->ext[0] && widens(from); r++)
       for (int64_t k = 0; k < wr_inner(from); k++) wr_set(to, r, k, wr_get(&held, r, k));
     for (size_t r = 0; r < t->args[i].rows && !widens(from); r++)
-      memcpy((char *)to->data + r * (size_t)to->stride_bytes, (char *)held.data + r * (size_t)held.stride_bytes, t->args[i].row_bytes);
+      memcpy((char *)to->data + r * (size_t)to->stride_bytes, (char *)held.data + r * (size_t)held.stride_bytes,
+             t->args[i].row_bytes);
     memcpy(out->args[i].pristine, to->data, out->args[i].bytes);
   }
   return WEIR_OK;

@@ -21,8 +21,8 @@ static const char *refuse_store(const wr_call *c) {
   return c->args[STORE_KCACHE].dtype != c->args[STORE_VCACHE].dtype ? "takes keys and values of one type only" : NULL;
 }
 
-/* Partial sums of the rows whose splits are shared out (for each query head Dv sums, a maximum and a total), and for each thread one
- * split of all query heads of a row. */
+/* Partial sums of the rows whose splits are shared out (for each query head Dv sums, a maximum and a total), and for each
+ * thread one split of all query heads of a row. */
 static size_t paged_scratch(const wr_call *c, int n_threads) {
   const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
   int64_t splits = (c->args[PAGED_TABLE].ext[1] + WR_ATTN_SPLIT_PAGES - 1) / WR_ATTN_SPLIT_PAGES;
@@ -46,19 +46,25 @@ static size_t bwd_scratch(const wr_call *c, int n_threads) {
 static weir_status check_heads(const wr_vtype *q, int64_t Nkv, int64_t Dqk) {
   WR_TRY(wr_rule_ext("q", q, 2, Dqk, "the width of a key"));
   if (q->ext[1] % Nkv)
-    return wr_fail(WEIR_EUSAGE, "%lld query heads cannot be shared out among %lld key heads", (long long)q->ext[1], (long long)Nkv);
+    return wr_fail(WEIR_EUSAGE, "%lld query heads cannot be shared out among %lld key heads", (long long)q->ext[1],
+                   (long long)Nkv);
   return WEIR_OK;
 }
 
 static weir_status check_params(const wr_attention_params *p) {
   if (!(p->scale > 0) || p->window < 0 || !(p->softcap >= 0))
-    return wr_fail(WEIR_EUSAGE, "scale %g must be above 0, window %d and softcap %g not below", (double)p->scale, p->window, (double)p->softcap);
+    return wr_fail(WEIR_EUSAGE, "scale %g must be above 0, window %d and softcap %g not below", (double)p->scale, p->window,
+                   (double)p->softcap);
   return WEIR_OK;
 }
 
 /* q, k, v of the training form; lse's type */
-static weir_status check_train(const wr_attention_params *p, const wr_vtype *q, const wr_vtype *k, const wr_vtype *v, wr_vtype *y, wr_vtype *lse) {
-  const struct { const char *name; const wr_vtype *t; } in[] = {{"q", q}, {"k", k}, {"v", v}};
+static weir_status check_train(const wr_attention_params *p, const wr_vtype *q, const wr_vtype *k, const wr_vtype *v,
+                               wr_vtype *y, wr_vtype *lse) {
+  const struct {
+    const char *name;
+    const wr_vtype *t;
+  } in[] = {{"q", q}, {"k", k}, {"v", v}};
   WR_TRY(check_params(p));
   for (int i = 0; i < 3; i++) {
     WR_TRY(wr_rule_float(in[i].name, in[i].t));
@@ -92,7 +98,8 @@ static weir_status attention_bwd_shape(const void *params, wr_vtype *t) {
 
 static weir_status attention_grad(wr_grad *g, const wr_instr *i) {
   bool want[3];
-  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[ATTN_Y]), i->args[ATTN_Q], i->args[ATTN_K], i->args[ATTN_V], i->args[ATTN_Y], i->args[ATTN_LSE]};
+  int args[WR_MAX_ARGS] = {
+      wr_grad_of(g, i->args[ATTN_Y]), i->args[ATTN_Q], i->args[ATTN_K], i->args[ATTN_V], i->args[ATTN_Y], i->args[ATTN_LSE]};
   for (int k = 0; k < 3; k++) {
     want[k] = wr_grad_wanted(g, i->args[ATTN_Q + k]);
     args[ATTN_BWD_DQ + k] = want[k] ? WR_NEW : WR_NONE;
@@ -113,7 +120,8 @@ static double pairs(const wr_attention_params *p) {
 static void attention_cost(const wr_call *c, wr_cost *out) {
   const wr_attention_params *p = c->params;
   wr_cost_stream(&wr_op_attention, c, out);
-  out->flop = 2 * (double)p->B * pairs(p) * (double)c->args[ATTN_Q].ext[1] * (double)(c->args[ATTN_Q].ext[2] + c->args[ATTN_V].ext[2]);
+  out->flop =
+      2 * (double)p->B * pairs(p) * (double)c->args[ATTN_Q].ext[1] * (double)(c->args[ATTN_Q].ext[2] + c->args[ATTN_V].ext[2]);
 }
 
 static void attention_bwd_cost(const wr_call *c, wr_cost *out) {
@@ -160,8 +168,10 @@ static weir_status kv_store_shape(const void *params, wr_vtype *t) {
 
 static void kv_store_cost(const wr_call *c, wr_cost *out) {
   double rows_k = wr_cost_elems(c, STORE_K), rows_v = wr_cost_elems(c, STORE_V);
-  double bytes = rows_k * wr_dtypes[c->args[STORE_KCACHE].dtype].block_bytes + rows_v * wr_dtypes[c->args[STORE_VCACHE].dtype].block_bytes;
-  *out = (wr_cost){.read_bytes = wr_cost_bytes(c, STORE_K) + wr_cost_bytes(c, STORE_V), .write_bytes = bytes, .kv_bytes = bytes};
+  double bytes =
+      rows_k * wr_dtypes[c->args[STORE_KCACHE].dtype].block_bytes + rows_v * wr_dtypes[c->args[STORE_VCACHE].dtype].block_bytes;
+  *out =
+      (wr_cost){.read_bytes = wr_cost_bytes(c, STORE_K) + wr_cost_bytes(c, STORE_V), .write_bytes = bytes, .kv_bytes = bytes};
   out->copy_bytes = out->read_bytes + out->write_bytes;
 }
 
@@ -169,7 +179,8 @@ static weir_status attention_paged_shape(const void *params, wr_vtype *t) {
   const wr_attention_params *p = params;
   const wr_vtype *q = &t[PAGED_Q], *kc = &t[PAGED_KCACHE], *vc = &t[PAGED_VCACHE], *table = &t[PAGED_TABLE];
   WR_TRY(check_params(p));
-  if (p->bidirectional) return wr_fail(WEIR_EUSAGE, "positions that are not in the cache yet cannot be attended to (bidirectional)");
+  if (p->bidirectional)
+    return wr_fail(WEIR_EUSAGE, "positions that are not in the cache yet cannot be attended to (bidirectional)");
   WR_TRY(check_cache(kc, vc));
   WR_TRY(wr_rule_float("q", q));
   WR_TRY(wr_rule_rank("q", q, 3));
@@ -183,7 +194,8 @@ static weir_status attention_paged_shape(const void *params, wr_vtype *t) {
   return WEIR_OK;
 }
 
-/* How many positions the rows attend to stands in a register; zero when the plan asks for the whole bucket: then every page is. */
+/* How many positions the rows attend to stands in a register; zero when the plan asks for the whole bucket: then every page
+ * is. */
 static void attention_paged_cost(const wr_call *c, wr_cost *out) {
   const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
   double tok = (double)c->regs->kv_tok;
@@ -214,7 +226,8 @@ void wr_kv_store(wr_program *p, int k, int v, int kcache, int vcache, int slot) 
   (void)wr_emit(p, &wr_op_kv_store, NULL, args); /* a failure is kept in the program */
 }
 
-int wr_attention_paged(wr_program *p, int q, int kcache, int vcache, int seq, int pos, int page_table, const wr_attention_params *params) {
+int wr_attention_paged(wr_program *p, int q, int kcache, int vcache, int seq, int pos, int page_table,
+                       const wr_attention_params *params) {
   wr_attention_params full = with_defaults(p, q, params);
   int args[WR_MAX_ARGS] = {q, kcache, vcache, seq, pos, page_table, WR_NEW};
   return wr_emit(p, &wr_op_attention_paged, &full, args) == WEIR_OK ? args[PAGED_Y] : WR_NONE;
@@ -223,14 +236,21 @@ int wr_attention_paged(wr_program *p, int q, int kcache, int vcache, int seq, in
 /* ------------------------------------------------------------------------------------------------------------------ cases */
 
 static wr_attention_params case_params(wr_case *c) {
-  return (wr_attention_params){.window = (int)wr_case_int(c, "window", 0), .softcap = (float)wr_case_float(c, "softcap", 0),
+  return (wr_attention_params){.window = (int)wr_case_int(c, "window", 0),
+                               .softcap = (float)wr_case_float(c, "softcap", 0),
                                .bidirectional = wr_case_int(c, "bidirectional", 0)};
 }
 
-typedef struct case_shape { int64_t Nq, Nkv, Dqk, Dv; int dtype; } case_shape;
+typedef struct case_shape {
+  int64_t Nq, Nkv, Dqk, Dv;
+  int dtype;
+} case_shape;
 static case_shape case_heads(wr_case *c) {
   int64_t dqk = wr_case_int(c, "dqk", 16);
-  return (case_shape){.Nq = wr_case_int(c, "nq", 2), .Nkv = wr_case_int(c, "nkv", 1), .Dqk = dqk, .Dv = wr_case_int(c, "dv", dqk),
+  return (case_shape){.Nq = wr_case_int(c, "nq", 2),
+                      .Nkv = wr_case_int(c, "nkv", 1),
+                      .Dqk = dqk,
+                      .Dv = wr_case_int(c, "dv", dqk),
                       .dtype = wr_case_dtype(c, "dtype", WR_F32)};
 }
 
@@ -247,8 +267,8 @@ static weir_status attention_case(wr_case *c, wr_program *p) {
   return WEIR_OK;
 }
 
-/* y and lse are not those of q, k, v here: the rule is linear in what they bring, and finite differences test the whole. lse is large, so
- * that no e^{s - lse} is. */
+/* y and lse are not those of q, k, v here: the rule is linear in what they bring, and finite differences test the whole. lse
+ * is large, so that no e^{s - lse} is. */
 static weir_status attention_bwd_case(wr_case *c, wr_program *p) {
   wr_attention_params params = case_params(c);
   params.B = wr_case_int(c, "b", 2), params.T = wr_case_int(c, "t", 5);
@@ -274,13 +294,9 @@ static int64_t case_pos(wr_case *c, int64_t row) {
   if (wr_case_int(c, "full", 0)) return ctx - 1;
   return row == 0 ? ctx - 1 : (row * 37 + 5) % ctx;
 }
-static int64_t case_pages(wr_case *c, int64_t P) {
-  return (wr_case_int(c, "ctx", 40) + P - 1) / P + 1;
-}
+static int64_t case_pages(wr_case *c, int64_t P) { return (wr_case_int(c, "ctx", 40) + P - 1) / P + 1; }
 /* Pages of a sequence stand backwards and interleaved with those of the others. */
-static int64_t case_page(int64_t seq, int64_t i, int64_t S, int64_t n) {
-  return n * S - 1 - (i * S + seq);
-}
+static int64_t case_page(int64_t seq, int64_t i, int64_t S, int64_t n) { return n * S - 1 - (i * S + seq); }
 
 static void fill_seq(wr_case *c, const wr_arg *a, wr_rng *rng) {
   (void)rng;
@@ -298,7 +314,8 @@ static void fill_table(wr_case *c, const wr_arg *a, wr_rng *rng) {
 
 /* Random numbers where a row may look, NaN in the places after a sequence's last position. */
 static void fill_cache(wr_case *c, const wr_arg *a, wr_rng *rng, bool keys) {
-  int64_t S = wr_case_int(c, "seqs", 2), P = a->ext[keys ? 3 : 2], n = a->ext[0] / S, rows = WR_MIN(wr_case_int(c, "rows", 3), c->regs.live[WR_LIVE_ROWS]);
+  int64_t S = wr_case_int(c, "seqs", 2), P = a->ext[keys ? 3 : 2], n = a->ext[0] / S,
+          rows = WR_MIN(wr_case_int(c, "rows", 3), c->regs.live[WR_LIVE_ROWS]);
   for (int64_t s = 0; s < S; s++) {
     int64_t last = -1;
     for (int64_t r = s; r < rows; r += S) last = WR_MAX(last, case_pos(c, r));
@@ -316,7 +333,8 @@ static void fill_vcache(wr_case *c, const wr_arg *a, wr_rng *rng) { fill_cache(c
 static weir_status attention_paged_case(wr_case *c, wr_program *p) {
   wr_attention_params params = case_params(c);
   case_shape s = case_heads(c);
-  int64_t R = wr_case_int(c, "rows", 3), S = wr_case_int(c, "seqs", 2), P = wr_case_int(c, "page", WR_KV_PAGE), n = case_pages(c, P);
+  int64_t R = wr_case_int(c, "rows", 3), S = wr_case_int(c, "seqs", 2), P = wr_case_int(c, "page", WR_KV_PAGE),
+          n = case_pages(c, P);
   int cache = wr_case_dtype(c, "cache", WR_F32);
   for (int64_t r = 0; r < WR_MIN(R, c->regs.live[WR_LIVE_ROWS]); r++) c->regs.kv_tok += case_pos(c, r) + 1;
   int q = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s.dtype, WR_LIVE_ROWS, R, s.Nq, s.Dqk, 0), wr_fill_normal(0, 1));
@@ -353,74 +371,74 @@ static weir_status kv_store_case(wr_case *c, wr_program *p) {
 /* -------------------------------------------------------------------------------------------------------------------- ops */
 
 const wr_op wr_op_attention = {
-  .name = "attention",
-  .doc = "softmax attention over whole sequences, for training",
-  .args = {{"q", WR_IN, WR_ARG_FLOAT, 0},
-           {"k", WR_IN, WR_ARG_FLOAT, 0},
-           {"v", WR_IN, WR_ARG_FLOAT, 0},
-           {"y", WR_OUT, WR_ARG_FLOAT, 0},
-           {"lse", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_SAVED, 0}},
-  .params_bytes = sizeof(wr_attention_params),
-  .shape = attention_shape,
-  .grad = attention_grad,
-  .cost = attention_cost,
-  .print = attention_print,
-  .rows = attention_rows,
-  .n_rows = WR_ARRAY_LEN(attention_rows),
-  .make_case = attention_case,
+    .name = "attention",
+    .doc = "softmax attention over whole sequences, for training",
+    .args = {{"q", WR_IN, WR_ARG_FLOAT, 0},
+             {"k", WR_IN, WR_ARG_FLOAT, 0},
+             {"v", WR_IN, WR_ARG_FLOAT, 0},
+             {"y", WR_OUT, WR_ARG_FLOAT, 0},
+             {"lse", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_SAVED, 0}},
+    .params_bytes = sizeof(wr_attention_params),
+    .shape = attention_shape,
+    .grad = attention_grad,
+    .cost = attention_cost,
+    .print = attention_print,
+    .rows = attention_rows,
+    .n_rows = WR_ARRAY_LEN(attention_rows),
+    .make_case = attention_case,
 };
 
 const wr_op wr_op_attention_bwd = {
-  .name = "attention_bwd",
-  .doc = "gradients of attention",
-  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
-           {"q", WR_IN, WR_ARG_FLOAT, 0},
-           {"k", WR_IN, WR_ARG_FLOAT, 0},
-           {"v", WR_IN, WR_ARG_FLOAT, 0},
-           {"y", WR_IN, WR_ARG_FLOAT, 0},
-           {"lse", WR_IN, 0, 0},
-           {"dq", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
-           {"dk", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
-           {"dv", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
-  .params_bytes = sizeof(wr_attention_params),
-  .shape = attention_bwd_shape,
-  .cost = attention_bwd_cost,
-  .print = attention_print,
-  .rows = attention_bwd_rows,
-  .n_rows = WR_ARRAY_LEN(attention_bwd_rows),
-  .make_case = attention_bwd_case,
+    .name = "attention_bwd",
+    .doc = "gradients of attention",
+    .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+             {"q", WR_IN, WR_ARG_FLOAT, 0},
+             {"k", WR_IN, WR_ARG_FLOAT, 0},
+             {"v", WR_IN, WR_ARG_FLOAT, 0},
+             {"y", WR_IN, WR_ARG_FLOAT, 0},
+             {"lse", WR_IN, 0, 0},
+             {"dq", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+             {"dk", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+             {"dv", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_attention_params),
+    .shape = attention_bwd_shape,
+    .cost = attention_bwd_cost,
+    .print = attention_print,
+    .rows = attention_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(attention_bwd_rows),
+    .make_case = attention_bwd_case,
 };
 
 const wr_op wr_op_kv_store = {
-  .name = "kv_store",
-  .doc = "keys and values into their places of a paged cache",
-  .args = {{"k", WR_IN, WR_ARG_FLOAT, 0},
-           {"v", WR_IN, WR_ARG_FLOAT, 0},
-           {"kcache", WR_UPDATE, 0, 0},
-           {"vcache", WR_UPDATE, 0, 0},
-           {"slot", WR_IN, 0, 0}},
-  .shape = kv_store_shape,
-  .cost = kv_store_cost,
-  .rows = kv_store_rows,
-  .n_rows = WR_ARRAY_LEN(kv_store_rows),
-  .make_case = kv_store_case,
+    .name = "kv_store",
+    .doc = "keys and values into their places of a paged cache",
+    .args = {{"k", WR_IN, WR_ARG_FLOAT, 0},
+             {"v", WR_IN, WR_ARG_FLOAT, 0},
+             {"kcache", WR_UPDATE, 0, 0},
+             {"vcache", WR_UPDATE, 0, 0},
+             {"slot", WR_IN, 0, 0}},
+    .shape = kv_store_shape,
+    .cost = kv_store_cost,
+    .rows = kv_store_rows,
+    .n_rows = WR_ARRAY_LEN(kv_store_rows),
+    .make_case = kv_store_case,
 };
 
 const wr_op wr_op_attention_paged = {
-  .name = "attention_paged",
-  .doc = "softmax attention of rows over the paged cache of their sequences",
-  .args = {{"q", WR_IN, WR_ARG_FLOAT, 0},
-           {"kcache", WR_IN, 0, 0},
-           {"vcache", WR_IN, 0, 0},
-           {"seq", WR_IN, 0, 0},
-           {"pos", WR_IN, 0, 0},
-           {"page_table", WR_IN, 0, 0},
-           {"y", WR_OUT, WR_ARG_FLOAT, 0}},
-  .params_bytes = sizeof(wr_attention_params),
-  .shape = attention_paged_shape,
-  .cost = attention_paged_cost,
-  .print = attention_print,
-  .rows = attention_paged_rows,
-  .n_rows = WR_ARRAY_LEN(attention_paged_rows),
-  .make_case = attention_paged_case,
+    .name = "attention_paged",
+    .doc = "softmax attention of rows over the paged cache of their sequences",
+    .args = {{"q", WR_IN, WR_ARG_FLOAT, 0},
+             {"kcache", WR_IN, 0, 0},
+             {"vcache", WR_IN, 0, 0},
+             {"seq", WR_IN, 0, 0},
+             {"pos", WR_IN, 0, 0},
+             {"page_table", WR_IN, 0, 0},
+             {"y", WR_OUT, WR_ARG_FLOAT, 0}},
+    .params_bytes = sizeof(wr_attention_params),
+    .shape = attention_paged_shape,
+    .cost = attention_paged_cost,
+    .print = attention_print,
+    .rows = attention_paged_rows,
+    .n_rows = WR_ARRAY_LEN(attention_paged_rows),
+    .make_case = attention_paged_case,
 };

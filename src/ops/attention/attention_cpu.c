@@ -1,9 +1,11 @@
 /* The paged cache on the CPU, compiled once for each instruction set; the same bits from each.
  *
- * A unit of work is a row and a key head, with all query heads that share it (at most GROUP at once), page by page: attention_page_i.h. Splits of WR_ATTN_SPLIT_PAGES pages begin from
- * nothing and are merged in ascending order, whether one thread does them in turn or several side by side.
+ * A unit of work is a row and a key head, with all query heads that share it (at most GROUP at once), page by page:
+ * attention_page_i.h. Splits of WR_ATTN_SPLIT_PAGES pages begin from nothing and are merged in ascending order, whether one
+ * thread does them in turn or several side by side.
  *
- * Places of a page past the row's position may hold anything, NaN too: their scores are replaced before use, their values never read.
+ * Places of a page past the row's position may hold anything, NaN too: their scores are replaced before use, their values
+ * never read.
  */
 #include <math.h>
 
@@ -73,15 +75,22 @@ WR_ROW_FN(WR_KERNEL(kv_store_any_cpu)) {
 enum { P = WR_KV_PAGE, GROUP = WR_ATTN_GROUP };
 
 /* Pages [page, end) of one split, from nothing. */
-WR_INLINE void attend_pages(const wr_call *c, const target *t, int64_t page, int64_t end, sums *out, const int G, const bool half) {
+WR_INLINE void attend_pages(const wr_call *c, const target *t, int64_t page, int64_t end, sums *out, const int G,
+                            const bool half) {
   const wr_arg *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
   const size_t size = half ? sizeof(uint16_t) : sizeof(float);
   memset(out->acc, 0, (size_t)(G * t->Dv) * sizeof *out->acc);
   for (int g = 0; g < G; g++) out->max[g] = -INFINITY, out->total[g] = 0;
   for (; page < end; page++) {
     const char *k = wr_arg_row(kc, t->pages[page]), *v = wr_arg_row(vc, t->pages[page]);
-    attend_page(t, k + (size_t)(t->kv_head * t->Dqk * P) * size, v + (size_t)(t->kv_head * P * t->Dv) * size, page * P, out, G, half);
+    attend_page(t, k + (size_t)(t->kv_head * t->Dqk * P) * size, v + (size_t)(t->kv_head * P * t->Dv) * size, page * P, out, G,
+                half);
   }
+}
+
+WR_INLINE void attend_any(const wr_call *c, const target *t, int64_t page, int64_t end, sums *out, const int G, bool half) {
+  if (half) attend_pages(c, t, page, end, out, G, true);
+  else attend_pages(c, t, page, end, out, G, false);
 }
 
 static int64_t n_splits(const target *t) {
@@ -93,13 +102,17 @@ static void attend_split(const wr_call *c, const target *t, int64_t split, int g
   int64_t page = split * WR_ATTN_SPLIT_PAGES, end = (t->past + P - 1) / P;
   if (page + WR_ATTN_SPLIT_PAGES < end) end = page + WR_ATTN_SPLIT_PAGES;
   if (page < t->first / P) page = t->first / P;
-  switch (g * 2 + half) {
-#define CASE(n) case (n) * 2: attend_pages(c, t, page, end, out, n, false); break; case (n) * 2 + 1: attend_pages(c, t, page, end, out, n, true); break;
-    CASE(1) CASE(2) CASE(3) CASE(4)
+  switch (g) {
+  case 1: attend_any(c, t, page, end, out, 1, half); break;
+  case 2: attend_any(c, t, page, end, out, 2, half); break;
+  case 3: attend_any(c, t, page, end, out, 3, half); break;
+  case 4: attend_any(c, t, page, end, out, 4, half); break;
 #if WR_ISA_LEVEL >= 2
-    CASE(5) CASE(6) CASE(7) CASE(8)
+  case 5: attend_any(c, t, page, end, out, 5, half); break;
+  case 6: attend_any(c, t, page, end, out, 6, half); break;
+  case 7: attend_any(c, t, page, end, out, 7, half); break;
+  case 8: attend_any(c, t, page, end, out, 8, half); break;
 #endif
-#undef CASE
   default: break;
   }
 }
@@ -135,7 +148,10 @@ static void divide(const sums *a, int g, int64_t Dv) {
 }
 
 /* How the heads of a row are cut into units of at most GROUP query heads with one key head. */
-typedef struct cut { int64_t per_kv, units; int group; } cut;
+typedef struct cut {
+  int64_t per_kv, units;
+  int group;
+} cut;
 
 static target target_of(const wr_call *c, const cut *k, int64_t row, int64_t unit, int *g, float **y) {
   const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE];
@@ -144,14 +160,18 @@ static target target_of(const wr_call *c, const cut *k, int64_t row, int64_t uni
   int64_t past = (int64_t)wr_arg_i32(&c->args[PAGED_POS], row) + 1;
   *g = (int)WR_MIN((kv + 1) * k->group - h, (int64_t)GROUP);
   *y = wr_arg_f32(&c->args[PAGED_Y], row) + h * Dv;
-  return (target){.q = wr_arg_f32(q, row) + h * kc->ext[2], .kv_head = kv, .first = p->window && past > p->window ? past - p->window : 0,
-                  .past = past, .pages = wr_arg_row(&c->args[PAGED_TABLE], wr_arg_i32(&c->args[PAGED_SEQ], row)), .Dqk = kc->ext[2], .Dv = Dv, .v_stride = Dv,
+  return (target){.q = wr_arg_f32(q, row) + h * kc->ext[2],
+                  .kv_head = kv,
+                  .first = p->window && past > p->window ? past - p->window : 0,
+                  .past = past,
+                  .pages = wr_arg_row(&c->args[PAGED_TABLE], wr_arg_i32(&c->args[PAGED_SEQ], row)),
+                  .Dqk = kc->ext[2],
+                  .Dv = Dv,
+                  .v_stride = Dv,
                   .scale = p->scale};
 }
 
-static int64_t first_split(const target *t) {
-  return t->first / (P * WR_ATTN_SPLIT_PAGES);
-}
+static int64_t first_split(const target *t) { return t->first / (P * WR_ATTN_SPLIT_PAGES); }
 
 /* A whole unit by one thread; `spare` holds one split. */
 static void attend_unit(const wr_call *c, const cut *k, int64_t row, int64_t unit, float *spare, bool half) {
@@ -224,7 +244,8 @@ WR_INLINE void attention_paged(const wr_call *c, const wr_worker *w, const bool 
     attend_shared(c, w, &k, rows, splits, half);
     return;
   }
-  int64_t booked = (c->args[PAGED_TABLE].ext[1] + WR_ATTN_SPLIT_PAGES - 1) / WR_ATTN_SPLIT_PAGES * few; /* the shared form's part */
+  int64_t booked =
+      (c->args[PAGED_TABLE].ext[1] + WR_ATTN_SPLIT_PAGES - 1) / WR_ATTN_SPLIT_PAGES * few; /* the shared form's part */
   float *spare = (float *)c->scratch + (booked + w->tid) * q->ext[1] * (Dv + 2);
   while (wr_take(w, 0, rows * k.units, 1, &begin, &end))
     for (int64_t u = begin; u < end; u++) attend_unit(c, &k, u / k.units, u % k.units, spare, half);

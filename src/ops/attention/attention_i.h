@@ -13,15 +13,15 @@ size_t attention_ref_scratch(const wr_call *c, int n_threads);
 size_t attention_bwd_ref_scratch(const wr_call *c, int n_threads);
 size_t attention_paged_ref_scratch(const wr_call *c, int n_threads);
 
-/* Training form on the CPU: rows that share a turned tile of keys; scratch bytes of one thread of the gradient (turned tiles of k, v, dk and
- * dv, and a block's dq). */
+/* Training form on the CPU: rows that share a turned tile of keys; scratch bytes of one thread of the gradient (turned tiles
+ * of k, v, dk and dv, and a block's dq). */
 enum { WR_ATTN_BLOCK = 32 };
 static inline size_t wr_attn_bwd_scratch(int64_t Dqk, int64_t Dv, int64_t group) {
   return sizeof(float) * (size_t)(2 * (Dqk + Dv) * WR_KV_PAGE + WR_ATTN_BLOCK * group * Dqk);
 }
 
-/* A row's positions are attended to in splits of this many pages, each from nothing, merged in ascending order: so few rows with long
- * contexts can be shared out among threads with the same bits. */
+/* A row's positions are attended to in splits of this many pages, each from nothing, merged in ascending order: so few rows
+ * with long contexts can be shared out among threads with the same bits. */
 enum { WR_ATTN_SPLIT_PAGES = 4 };
 /* Rows whose splits are shared out; scratch is booked for so many. More rows keep the threads busy as they are. */
 static inline int64_t wr_attn_split_rows(int64_t rows, int64_t kv_heads, int n_threads) {

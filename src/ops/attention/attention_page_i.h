@@ -1,7 +1,8 @@
 /* A page of 32 positions against a few query heads: the inner loop of both forms of attention. For *_cpu.c files only.
  *
- * Scores have positions as lanes, ascending over d; softmax is carried on from page to page (Milakov and Gimelshein 2018); values have d as lanes,
- * ascending over positions. Each head's sums are its own, so how many heads go together changes no bits. */
+ * Scores have positions as lanes, ascending over d; softmax is carried on from page to page (Milakov and Gimelshein 2018);
+ * values have d as lanes, ascending over positions. Each head's sums are its own, so how many heads go together changes no
+ * bits. */
 #ifndef WR_OPS_ATTENTION_PAGE_I_H
 #define WR_OPS_ATTENTION_PAGE_I_H
 
@@ -13,19 +14,19 @@
 /* Query heads that go together: what the registers hold. */
 enum { WR_ATTN_GROUP = WR_ISA_LEVEL >= 2 ? 8 : 4 };
 
-WR_INLINE int part(int64_t left) {
-  return left < WR_LANES ? (int)left : WR_LANES;
-}
+WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
 
 /* What is summed up for one query head: acc[Dv] = sum of e^(s - max) v, total = sum of e^(s - max). */
-typedef struct sums { float *acc, *max, *total; } sums;
+typedef struct sums {
+  float *acc, *max, *total;
+} sums;
 
 /* Which row and heads a unit of work is. */
 typedef struct target {
-  const float *q;          /* of the first query head; the others follow */
+  const float *q;               /* of the first query head; the others follow */
   int64_t kv_head, first, past; /* key head; positions attended to */
-  const int32_t *pages;    /* paged form: of the row's sequence */
-  int64_t Dqk, Dv, v_stride; /* v_stride: elements from one position's values to the next one's */
+  const int32_t *pages;         /* paged form: of the row's sequence */
+  int64_t Dqk, Dv, v_stride;    /* v_stride: elements from one position's values to the next one's */
   float scale;
 } target;
 
@@ -45,8 +46,8 @@ WR_INLINE v16 only_allowed(v16 s, int64_t at, int64_t first, int64_t past) {
 }
 
 /* Values of one page for NB blocks of d: acc = acc * keep + sum over places of p v. */
-WR_INLINE void add_values(const void *v, int64_t v_stride, int64_t Dv, int64_t d, int n_last, int lo, int hi, const float *keep, float (*p)[WR_KV_PAGE], float *acc,
-                          const int G, const int NB, const bool half) {
+WR_INLINE void add_values(const void *v, int64_t v_stride, int64_t Dv, int64_t d, int n_last, int lo, int hi, const float *keep,
+                          float (*p)[WR_KV_PAGE], float *acc, const int G, const int NB, const bool half) {
   v16 a[8 * 4];
   for (int g = 0; g < G; g++)
     for (int b = 0; b < NB; b++)
@@ -82,9 +83,10 @@ WR_INLINE void score_page(const target *t, const void *k, float (*p)[WR_KV_PAGE]
     for (int i = 0; i < 2; i++) v16_store(p[g] + i * WR_LANES, s[g][i]);
 }
 
-/* Scores become e^(s - max), the maximum and the total are carried on; keep: what sums so far are to be multiplied with. One copy for any
- * number of heads: it is a small part of the work. */
-static __attribute__((noinline)) void soften_page(const target *t, int64_t at, sums *out, float (*p)[WR_KV_PAGE], float *keep, int n) {
+/* Scores become e^(s - max), the maximum and the total are carried on; keep: what sums so far are to be multiplied with. One
+ * copy for any number of heads: it is a small part of the work. */
+static __attribute__((noinline)) void soften_page(const target *t, int64_t at, sums *out, float (*p)[WR_KV_PAGE], float *keep,
+                                                  int n) {
   for (int g = 0; g < n; g++) {
     v16 s[2];
     for (int i = 0; i < 2; i++)
@@ -108,7 +110,8 @@ WR_INLINE void attend_page(const target *t, const void *k, const void *v, int64_
   int lo = t->first > at ? (int)(t->first - at) : 0, hi = t->past - at < WR_KV_PAGE ? (int)(t->past - at) : WR_KV_PAGE;
   const int NB = G * 4 <= 3 * WR_ATTN_GROUP / 2 ? 4 : G * 2 <= 3 * WR_ATTN_GROUP ? 2 : 1;
   int64_t d = 0;
-  for (; d + NB * WR_LANES <= t->Dv; d += NB * WR_LANES) add_values(v, t->v_stride, t->Dv, d, WR_LANES, lo, hi, keep, p, out->acc, G, NB, half);
+  for (; d + NB * WR_LANES <= t->Dv; d += NB * WR_LANES)
+    add_values(v, t->v_stride, t->Dv, d, WR_LANES, lo, hi, keep, p, out->acc, G, NB, half);
   for (; d < t->Dv; d += WR_LANES) add_values(v, t->v_stride, t->Dv, d, part(t->Dv - d), lo, hi, keep, p, out->acc, G, 1, half);
 }
 

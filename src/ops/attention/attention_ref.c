@@ -1,5 +1,5 @@
-/* The definition of the attention family: see attention.h for the equations. Scores are computed again wherever they are needed: no T x T. Each thread has a row of
- * sums in scratch. */
+/* The definition of the attention family: see attention.h for the equations. Scores are computed again wherever they are
+ * needed: no T x T. Each thread has a row of sums in scratch. */
 #include <math.h>
 
 #include "ops/attention/attention.h"
@@ -40,7 +40,8 @@ static void allowed(const wr_attention_params *p, int64_t t, int64_t *first, int
 
 /* ---- training form: rows of q, k, v are b*T + t */
 
-static double score(const wr_attention_params *p, const wr_arg *q, const wr_arg *k, int64_t t, int64_t j, int64_t h, int64_t kv) {
+static double score(const wr_attention_params *p, const wr_arg *q, const wr_arg *k, int64_t t, int64_t j, int64_t h,
+                    int64_t kv) {
   return capped(p, (double)p->scale * dot(q, t, h * q->ext[2], k, j, kv * k->ext[2], q->ext[2]));
 }
 
@@ -134,8 +135,10 @@ WR_ROW_FN(kv_store_ref) {
       int64_t slot = wr_ref_int(c, STORE_SLOT, r);
       if (slot < 0) continue;
       for (int64_t h = 0; h < kc->ext[1]; h++) {
-        for (int64_t d = 0; d < kc->ext[2]; d++) wr_set(kc, slot / P, key_at(kc, h, slot % P, d), wr_get(k, r, h * kc->ext[2] + d));
-        for (int64_t d = 0; d < vc->ext[3]; d++) wr_set(vc, slot / P, value_at(vc, h, slot % P, d), wr_get(v, r, h * vc->ext[3] + d));
+        for (int64_t d = 0; d < kc->ext[2]; d++)
+          wr_set(kc, slot / P, key_at(kc, h, slot % P, d), wr_get(k, r, h * kc->ext[2] + d));
+        for (int64_t d = 0; d < vc->ext[3]; d++)
+          wr_set(vc, slot / P, value_at(vc, h, slot % P, d), wr_get(v, r, h * vc->ext[3] + d));
       }
     }
 }
@@ -153,7 +156,8 @@ static double paged_score(const wr_call *c, int64_t r, int64_t h, int64_t j) {
 
 WR_ROW_FN(attention_paged_ref) {
   const wr_attention_params *p = c->params;
-  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE], *table = &c->args[PAGED_TABLE];
+  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE],
+               *table = &c->args[PAGED_TABLE];
   int64_t Nq = q->ext[1], group = Nq / kc->ext[1], P = kc->ext[3], Dv = vc->ext[3], begin, end;
   double *y = (double *)c->scratch + w->tid * Dv;
   while (wr_take(w, 0, wr_live_rows(c, PAGED_Q) * Nq, 1, &begin, &end))

@@ -1,9 +1,11 @@
-/* Attention over whole sequences and its gradient on the CPU, FP32, compiled once for each instruction set; the same bits from each.
+/* Attention over whole sequences and its gradient on the CPU, FP32, compiled once for each instruction set; the same bits
+ * from each.
  *
- * No T x T anywhere: keys are taken in tiles of 32 positions at absolute places, turned so that positions are lanes, and scores are
- * computed again in the gradient. A unit of work is, for y and dq: a sequence, a key head and BLOCK rows, over all tiles they attend to;
- * for dk and dv: a sequence, a key head and a tile, over all rows that attend to it. In either a sum runs in one fixed order (tiles
- * ascending; or rows ascending, heads within a row), so results depend on neither threads nor batch.
+ * No T x T anywhere: keys are taken in tiles of 32 positions at absolute places, turned so that positions are lanes, and
+ * scores are computed again in the gradient. A unit of work is, for y and dq: a sequence, a key head and BLOCK rows, over all
+ * tiles they attend to; for dk and dv: a sequence, a key head and a tile, over all rows that attend to it. In either a sum
+ * runs in one fixed order (tiles ascending; or rows ascending, heads within a row), so results depend on neither threads nor
+ * batch.
  */
 #include <math.h>
 
@@ -27,21 +29,19 @@ static void turn(const wr_arg *a, int64_t row, int rows, int64_t col, int64_t n,
   }
 }
 
-static int tile_rows(const wr_attention_params *p, int64_t at) {
-  return p->T - at < P ? (int)(p->T - at) : P;
-}
+static int tile_rows(const wr_attention_params *p, int64_t at) { return p->T - at < P ? (int)(p->T - at) : P; }
 
 /* Positions that row t attends to. */
 static int64_t first_of(const wr_attention_params *p, int64_t t) {
   return p->window && t + 1 > p->window ? t + 1 - p->window : 0;
 }
-static int64_t past_of(const wr_attention_params *p, int64_t t) {
-  return p->bidirectional ? p->T : t + 1;
-}
+static int64_t past_of(const wr_attention_params *p, int64_t t) { return p->bidirectional ? p->T : t + 1; }
 
 /* ---------------------------------------------------------------------------------------------------------------- forward */
 
-typedef struct unit { int64_t b0, kv, t0, t1; } unit; /* first row of the sequence; key head; rows of the block */
+typedef struct unit {
+  int64_t b0, kv, t0, t1;
+} unit; /* first row of the sequence; key head; rows of the block */
 
 static unit unit_of(const wr_attention_params *p, int64_t Nkv, int64_t u) {
   int64_t blocks = (p->T + BLOCK - 1) / BLOCK, block = u % blocks, t1 = (block + 1) * BLOCK;
@@ -58,8 +58,10 @@ static void attend_tile(const target *t, const float *k, const float *v, int64_t
 }
 
 /* The query heads [h, h + g) of one block. */
-static void forward_block(const wr_call *c, const unit *u, int64_t h, int g, float *turned, float (*max)[TOGETHER], float (*total)[TOGETHER]) {
-  const wr_arg *q = &c->args[ATTN_Q], *k = &c->args[ATTN_K], *v = &c->args[ATTN_V], *y = &c->args[ATTN_Y], *lse = &c->args[ATTN_LSE];
+static void forward_block(const wr_call *c, const unit *u, int64_t h, int g, float *turned, float (*max)[TOGETHER],
+                          float (*total)[TOGETHER]) {
+  const wr_arg *q = &c->args[ATTN_Q], *k = &c->args[ATTN_K], *v = &c->args[ATTN_V], *y = &c->args[ATTN_Y],
+               *lse = &c->args[ATTN_LSE];
   const wr_attention_params *p = c->params;
   int64_t Dqk = q->ext[2], Dv = v->ext[2];
   for (int64_t t = u->t0; t < u->t1; t++) {
@@ -71,8 +73,14 @@ static void forward_block(const wr_call *c, const unit *u, int64_t h, int g, flo
     turn(k, u->b0 + at, tile_rows(p, at), u->kv * Dqk, Dqk, turned);
     const float *values = wr_arg_f32(v, u->b0 + at) + u->kv * Dv;
     for (int64_t t = u->t0; t < u->t1; t++) {
-      target one = {.q = wr_arg_f32(q, u->b0 + t) + h * Dqk, .kv_head = u->kv, .first = first_of(p, t), .past = past_of(p, t),
-                    .Dqk = Dqk, .Dv = Dv, .v_stride = v->stride_bytes / (int64_t)sizeof(float), .scale = p->scale};
+      target one = {.q = wr_arg_f32(q, u->b0 + t) + h * Dqk,
+                    .kv_head = u->kv,
+                    .first = first_of(p, t),
+                    .past = past_of(p, t),
+                    .Dqk = Dqk,
+                    .Dv = Dv,
+                    .v_stride = v->stride_bytes / (int64_t)sizeof(float),
+                    .scale = p->scale};
       sums out = {wr_arg_f32(y, u->b0 + t) + h * Dv, max[t - u->t0], total[t - u->t0]};
       if (one.past > at && one.first < at + P) attend_tile(&one, turned, values, at, &out, g);
     }
@@ -103,7 +111,11 @@ WR_ROW_FN(WR_KERNEL(attention_f32_cpu)) {
 /* --------------------------------------------------------------------------------------------------------------- backward */
 
 /* One row and query head in a tile. */
-typedef struct query { const float *q, *dy; float lse, own; int64_t first, past; } query; /* own: dy . y */
+typedef struct query {
+  const float *q, *dy;
+  float lse, own;
+  int64_t first, past;
+} query; /* own: dy . y */
 
 static float dot(const float *a, const float *b, int64_t n) {
   v16 s = v16_zero();
@@ -115,8 +127,12 @@ static query query_of(const wr_call *c, int64_t b0, int64_t t, int64_t h) {
   const wr_attention_params *p = c->params;
   int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2];
   const float *dy = wr_arg_f32(&c->args[ATTN_BWD_DY], b0 + t) + h * Dv;
-  return (query){.q = wr_arg_f32(&c->args[ATTN_BWD_Q], b0 + t) + h * Dqk, .dy = dy, .lse = wr_arg_f32(&c->args[ATTN_BWD_LSE], b0 + t)[h],
-                 .own = dot(dy, wr_arg_f32(&c->args[ATTN_BWD_Y], b0 + t) + h * Dv, Dv), .first = first_of(p, t), .past = past_of(p, t)};
+  return (query){.q = wr_arg_f32(&c->args[ATTN_BWD_Q], b0 + t) + h * Dqk,
+                 .dy = dy,
+                 .lse = wr_arg_f32(&c->args[ATTN_BWD_LSE], b0 + t)[h],
+                 .own = dot(dy, wr_arg_f32(&c->args[ATTN_BWD_Y], b0 + t) + h * Dv, Dv),
+                 .first = first_of(p, t),
+                 .past = past_of(p, t)};
 }
 
 /* Products of G rows with 32 turned ones. */
@@ -133,8 +149,8 @@ WR_INLINE void products(const float *const *x, const float *turned, int64_t n, v
 }
 
 /* p and ds of G queries with the tile at `at`. */
-WR_INLINE void pairs(const query *x, const float *k, const float *v, int64_t Dqk, int64_t Dv, float scale, int64_t at, v16 (*p)[2], v16 (*ds)[2],
-                     const int G) {
+WR_INLINE void pairs(const query *x, const float *k, const float *v, int64_t Dqk, int64_t Dv, float scale, int64_t at,
+                     v16 (*p)[2], v16 (*ds)[2], const int G) {
   const float *q[TOGETHER], *dy[TOGETHER];
   for (int g = 0; g < G; g++) q[g] = x[g].q, dy[g] = x[g].dy;
   products(q, k, Dqk, p, G);
@@ -162,8 +178,8 @@ WR_INLINE void add_outer(float *to, const float *const *x, v16 (*weight)[2], int
 }
 
 /* dk and dv of a tile take G queries in. */
-WR_INLINE void add_queries(const query *x, const float *k, const float *v, float *dk, float *dv, int64_t Dqk, int64_t Dv, float scale, int64_t at,
-                           const int G) {
+WR_INLINE void add_queries(const query *x, const float *k, const float *v, float *dk, float *dv, int64_t Dqk, int64_t Dv,
+                           float scale, int64_t at, const int G) {
   v16 p[TOGETHER][2], ds[TOGETHER][2];
   const float *q[TOGETHER], *dy[TOGETHER];
   for (int g = 0; g < G; g++) q[g] = x[g].q, dy[g] = x[g].dy;
@@ -173,7 +189,8 @@ WR_INLINE void add_queries(const query *x, const float *k, const float *v, float
 }
 
 /* Rows of a turned tile, times scale, into dk or dv. */
-static void put_back(const wr_call *c, int arg, const float *turned, int64_t row, int rows, int64_t col, int64_t n, float scale) {
+static void put_back(const wr_call *c, int arg, const float *turned, int64_t row, int rows, int64_t col, int64_t n,
+                     float scale) {
   const wr_arg *a = &c->args[arg];
   if (!a->data) return;
   for (int i = 0; i < rows; i++) {
@@ -182,11 +199,14 @@ static void put_back(const wr_call *c, int arg, const float *turned, int64_t row
   }
 }
 
-typedef struct tiles { float *k, *v, *dk, *dv; } tiles; /* [Dqk or Dv][32] each */
+typedef struct tiles {
+  float *k, *v, *dk, *dv;
+} tiles; /* [Dqk or Dv][32] each */
 
 static void backward_tile(const wr_call *c, int64_t b0, int64_t kv, int64_t at, const tiles *s) {
   const wr_attention_params *p = c->params;
-  int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2], group = c->args[ATTN_BWD_Q].ext[1] / c->args[ATTN_BWD_K].ext[1];
+  int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2],
+          group = c->args[ATTN_BWD_Q].ext[1] / c->args[ATTN_BWD_K].ext[1];
   int rows = tile_rows(p, at), n = 0;
   int64_t t = p->bidirectional ? 0 : at, past = p->window && !p->bidirectional ? WR_MIN(at + P - 1 + p->window, p->T) : p->T;
   query x[TOGETHER];
@@ -217,7 +237,8 @@ static void add_keys(float *dq, const wr_arg *k, int64_t row, int64_t col, int64
 }
 
 /* dq of G queries takes a tile in. */
-WR_INLINE void add_tile(const wr_call *c, const query *x, float *const *dq, const tiles *s, int64_t b0, int64_t kv, int64_t at, const int G) {
+WR_INLINE void add_tile(const wr_call *c, const query *x, float *const *dq, const tiles *s, int64_t b0, int64_t kv, int64_t at,
+                        const int G) {
   const wr_arg *k = &c->args[ATTN_BWD_K];
   const wr_attention_params *p = c->params;
   int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2];
@@ -249,7 +270,8 @@ static void backward_block(const wr_call *c, const unit *u, int64_t group, const
         x[g] = query_of(c, u->b0, u->t0 + (i + g) / group, u->kv * group + (i + g) % group);
         to[g] = sum + (i + g) * Dqk;
       }
-      if (n == TOGETHER) add_tile(c, x, to, s, u->b0, u->kv, at, TOGETHER);
+      if (n == TOGETHER)
+        add_tile(c, x, to, s, u->b0, u->kv, at, TOGETHER);
       else
         for (int g = 0; g < n; g++) add_tile(c, x + g, to + g, s, u->b0, u->kv, at, 1);
     }

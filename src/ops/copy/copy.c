@@ -5,9 +5,7 @@
 #include "ops/copy/copy_i.h"
 #include "ops/rule_i.h"
 
-static const char *copy_any_refuses(const wr_call *c) {
-  return c->acc ? "does not add to its output" : NULL;
-}
+static const char *copy_any_refuses(const wr_call *c) { return c->acc ? "does not add to its output" : NULL; }
 
 #define WR_ROWS_FILE "ops/copy/copy.def"
 #include "ops/rows_i.h"
@@ -103,7 +101,8 @@ static weir_status copy_case(wr_case *c, wr_program *p) {
 static weir_status gather_case(wr_case *c, wr_program *p) {
   int64_t rows = wr_case_int(c, "rows", 5), out = wr_case_int(c, "out", 3);
   int dtype = wr_case_dtype(c, "dtype", WR_F32);
-  wr_vtype t = wr_rule_type(dtype, WR_LIVE_ROWS, rows, wr_case_int(c, "d", 64), 0, 0), ti = wr_rule_type(WR_I32, WR_LIVE_OUT, out, 0, 0, 0);
+  wr_vtype t = wr_rule_type(dtype, WR_LIVE_ROWS, rows, wr_case_int(c, "d", 64), 0, 0),
+           ti = wr_rule_type(WR_I32, WR_LIVE_OUT, out, 0, 0, 0);
   int x = wr_case_input(c, p, WR_INPUT, "x", t, wr_fill_normal(0, 1));
   int idx = wr_case_input(c, p, WR_INPUT, "idx", ti, wr_fill_ints(0, WR_MIN(rows, c->regs.live[WR_LIVE_ROWS]) - 1));
   wr_gather(p, x, idx);
@@ -122,40 +121,40 @@ static weir_status gather_bwd_case(wr_case *c, wr_program *p) {
 }
 
 const wr_op wr_op_copy = {
-  .name = "copy",
-  .doc = "y = x in another float type",
-  .args = {{"x", WR_IN, 0, 0}, {"y", WR_OUT, WR_ARG_ACC, 0}},
-  .params_bytes = sizeof(wr_copy_params),
-  .shape = copy_shape,
-  .grad = copy_grad,
-  .cost = copy_cost,
-  .print = copy_print,
-  .rows = copy_rows,
-  .n_rows = WR_ARRAY_LEN(copy_rows),
-  .make_case = copy_case,
+    .name = "copy",
+    .doc = "y = x in another float type",
+    .args = {{"x", WR_IN, 0, 0}, {"y", WR_OUT, WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_copy_params),
+    .shape = copy_shape,
+    .grad = copy_grad,
+    .cost = copy_cost,
+    .print = copy_print,
+    .rows = copy_rows,
+    .n_rows = WR_ARRAY_LEN(copy_rows),
+    .make_case = copy_case,
 };
 
 const wr_op wr_op_gather = {
-  .name = "gather",
-  .doc = "y[o] = x[idx[o]]",
-  .args = {{"x", WR_IN, WR_ARG_FLOAT, 0}, {"idx", WR_IN, 0, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 0}},
-  .params_bytes = sizeof(wr_gather_params),
-  .shape = gather_shape,
-  .grad = gather_grad,
-  .cost = gather_cost,
-  .rows = gather_rows,
-  .n_rows = WR_ARRAY_LEN(gather_rows),
-  .make_case = gather_case,
+    .name = "gather",
+    .doc = "y[o] = x[idx[o]]",
+    .args = {{"x", WR_IN, WR_ARG_FLOAT, 0}, {"idx", WR_IN, 0, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 0}},
+    .params_bytes = sizeof(wr_gather_params),
+    .shape = gather_shape,
+    .grad = gather_grad,
+    .cost = gather_cost,
+    .rows = gather_rows,
+    .n_rows = WR_ARRAY_LEN(gather_rows),
+    .make_case = gather_case,
 };
 
 const wr_op wr_op_gather_bwd = {
-  .name = "gather_bwd",
-  .doc = "gradient of gather: rows are added up where they came from",
-  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0}, {"idx", WR_IN, 0, 0}, {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
-  .params_bytes = sizeof(wr_gather_params),
-  .shape = gather_bwd_shape,
-  .cost = gather_bwd_cost,
-  .rows = gather_bwd_rows,
-  .n_rows = WR_ARRAY_LEN(gather_bwd_rows),
-  .make_case = gather_bwd_case,
+    .name = "gather_bwd",
+    .doc = "gradient of gather: rows are added up where they came from",
+    .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0}, {"idx", WR_IN, 0, 0}, {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_gather_params),
+    .shape = gather_bwd_shape,
+    .cost = gather_bwd_cost,
+    .rows = gather_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(gather_bwd_rows),
+    .make_case = gather_bwd_case,
 };

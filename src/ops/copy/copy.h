@@ -9,8 +9,13 @@
 
 #include "core/core.h"
 
-typedef struct wr_copy_params { int dtype; } wr_copy_params;
-typedef struct wr_gather_params { int64_t rows; int live; } wr_gather_params; /* of x: what gather_bwd makes */
+typedef struct wr_copy_params {
+  int dtype;
+} wr_copy_params;
+typedef struct wr_gather_params {
+  int64_t rows;
+  int live;
+} wr_gather_params; /* of x: what gather_bwd makes */
 
 int wr_copy(wr_program *p, int x, wr_dtype dtype);
 int wr_gather(wr_program *p, int x, int idx);

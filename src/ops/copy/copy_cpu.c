@@ -14,9 +14,12 @@ WR_INLINE v16 load(const wr_arg *a, const char *row, int64_t i, int n) {
 }
 
 WR_INLINE void store(const wr_arg *a, char *row, int64_t i, v16 v, int n) {
-  if (a->dtype == WR_F32) v16_store_n((float *)row + i, v, n);
-  else if (a->dtype == WR_F16) v16_store_f16_n((uint16_t *)row + i, v, n);
-  else v16_store_bf16_n((uint16_t *)row + i, v, n);
+  if (a->dtype == WR_F32)
+    v16_store_n((float *)row + i, v, n);
+  else if (a->dtype == WR_F16)
+    v16_store_f16_n((uint16_t *)row + i, v, n);
+  else
+    v16_store_bf16_n((uint16_t *)row + i, v, n);
 }
 
 WR_ROW_FN(WR_KERNEL(copy_any_cpu)) {

@@ -58,7 +58,8 @@ static weir_status swiglu_bwd_shape(const void *params, wr_vtype *t) {
 static weir_status swiglu_grad(wr_grad *g, const wr_instr *i) {
   int gate = i->args[SWIGLU_GATE], up = i->args[SWIGLU_UP];
   bool want_gate = wr_grad_wanted(g, gate), want_up = wr_grad_wanted(g, up);
-  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[SWIGLU_Y]), gate, up, want_gate ? WR_NEW : WR_NONE, want_up ? WR_NEW : WR_NONE};
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[SWIGLU_Y]), gate, up, want_gate ? WR_NEW : WR_NONE,
+                           want_up ? WR_NEW : WR_NONE};
   WR_TRY(wr_emit(wr_grad_program(g), &wr_op_swiglu_bwd, NULL, args));
   if (want_gate) wr_grad_add(g, gate, args[SWIGLU_BWD_DGATE]);
   if (want_up) wr_grad_add(g, up, args[SWIGLU_BWD_DUP]);
@@ -95,40 +96,40 @@ static weir_status swiglu_case(wr_case *c, wr_program *p) { return same_shape_ca
 static weir_status swiglu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 3, 2, wr_case_float(c, "sd", 2)); }
 
 const wr_op wr_op_add = {
-  .name = "add",
-  .doc = "y = a + b",
-  .args = {{"a", WR_IN, WR_ARG_FLOAT, 0}, {"b", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + ADD_A}},
-  .shape = add_shape,
-  .grad = add_grad,
-  .cost = add_cost,
-  .rows = add_rows,
-  .n_rows = WR_ARRAY_LEN(add_rows),
-  .make_case = add_case,
+    .name = "add",
+    .doc = "y = a + b",
+    .args = {{"a", WR_IN, WR_ARG_FLOAT, 0}, {"b", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + ADD_A}},
+    .shape = add_shape,
+    .grad = add_grad,
+    .cost = add_cost,
+    .rows = add_rows,
+    .n_rows = WR_ARRAY_LEN(add_rows),
+    .make_case = add_case,
 };
 
 const wr_op wr_op_swiglu = {
-  .name = "swiglu",
-  .doc = "y = silu(gate) * up",
-  .args = {{"gate", WR_IN, WR_ARG_FLOAT, 0}, {"up", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + SWIGLU_GATE}},
-  .shape = swiglu_shape,
-  .grad = swiglu_grad,
-  .cost = swiglu_cost,
-  .rows = swiglu_rows,
-  .n_rows = WR_ARRAY_LEN(swiglu_rows),
-  .make_case = swiglu_case,
+    .name = "swiglu",
+    .doc = "y = silu(gate) * up",
+    .args = {{"gate", WR_IN, WR_ARG_FLOAT, 0}, {"up", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + SWIGLU_GATE}},
+    .shape = swiglu_shape,
+    .grad = swiglu_grad,
+    .cost = swiglu_cost,
+    .rows = swiglu_rows,
+    .n_rows = WR_ARRAY_LEN(swiglu_rows),
+    .make_case = swiglu_case,
 };
 
 const wr_op wr_op_swiglu_bwd = {
-  .name = "swiglu_bwd",
-  .doc = "gradients of swiglu",
-  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
-           {"gate", WR_IN, WR_ARG_FLOAT, 0},
-           {"up", WR_IN, WR_ARG_FLOAT, 0},
-           {"dgate", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
-           {"dup", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
-  .shape = swiglu_bwd_shape,
-  .cost = swiglu_bwd_cost,
-  .rows = swiglu_bwd_rows,
-  .n_rows = WR_ARRAY_LEN(swiglu_bwd_rows),
-  .make_case = swiglu_bwd_case,
+    .name = "swiglu_bwd",
+    .doc = "gradients of swiglu",
+    .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+             {"gate", WR_IN, WR_ARG_FLOAT, 0},
+             {"up", WR_IN, WR_ARG_FLOAT, 0},
+             {"dgate", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+             {"dup", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+    .shape = swiglu_bwd_shape,
+    .cost = swiglu_bwd_cost,
+    .rows = swiglu_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(swiglu_bwd_rows),
+    .make_case = swiglu_bwd_case,
 };

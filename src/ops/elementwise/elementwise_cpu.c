@@ -1,7 +1,8 @@
 /* Elementwise ops on the CPU, FP32, compiled once for each instruction set; the same bits from each.
  *
- * The unit of work is a piece of a row, so that a single long row is shared out too. Where an element costs an exponential the pieces are
- * small enough for one token of a small model to be shared out; a sum of two rows that short is done sooner than another thread wakes. */
+ * The unit of work is a piece of a row, so that a single long row is shared out too. Where an element costs an exponential
+ * the pieces are small enough for one token of a small model to be shared out; a sum of two rows that short is done sooner
+ * than another thread wakes. */
 #include "ops/arg_i.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_i.h"
@@ -14,11 +15,16 @@ WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu));
 enum { SUM_PIECE = 2048, EXP_PIECE = 256 };
 
 /* The next piece of this thread: row and columns. `state` holds what was taken. */
-typedef struct pieces { int64_t piece, per_row, n, grain, inner, at, end; } pieces;
+typedef struct pieces {
+  int64_t piece, per_row, n, grain, inner, at, end;
+} pieces;
 
 static pieces pieces_of(const wr_call *c, int arg, int64_t piece) {
   int64_t inner = wr_inner(&c->args[arg]), per_row = (inner + piece - 1) / piece;
-  return (pieces){.piece = piece, .per_row = per_row, .n = per_row * wr_live_rows(c, arg), .grain = wr_rows_grain(WR_MIN(inner, piece)),
+  return (pieces){.piece = piece,
+                  .per_row = per_row,
+                  .n = per_row * wr_live_rows(c, arg),
+                  .grain = wr_rows_grain(WR_MIN(inner, piece)),
                   .inner = inner};
 }
 
@@ -31,9 +37,7 @@ static bool next_piece(pieces *s, const wr_worker *w, int64_t *row, int64_t *fro
   return true;
 }
 
-WR_INLINE int part(int64_t left) {
-  return left < WR_LANES ? (int)left : WR_LANES;
-}
+WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
 
 WR_ROW_FN(WR_KERNEL(add_f32_cpu)) {
   int64_t r, from, to;

@@ -9,9 +9,7 @@ WR_ROW_FN(add_ref);
 WR_ROW_FN(swiglu_ref);
 WR_ROW_FN(swiglu_bwd_ref);
 
-static double sigmoid(double x) {
-  return 1 / (1 + exp(-x));
-}
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 WR_ROW_FN(add_ref) {
   const wr_arg *a = &c->args[ADD_A], *b = &c->args[ADD_B];

@@ -66,7 +66,8 @@ int wr_xent(wr_program *p, int logits, int targets) {
 /* rows v [dtype]; targets from -1, so that some rows do not count */
 static void case_prediction(wr_case *c, wr_program *p, int *logits, int *targets) {
   const int64_t R = wr_case_int(c, "rows", 3), V = wr_case_int(c, "v", 17);
-  *logits = wr_case_input(c, p, WR_INPUT, "logits", wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), WR_LIVE_ROWS, R, V, 0, 0), wr_fill_normal(0, 3));
+  *logits = wr_case_input(c, p, WR_INPUT, "logits", wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), WR_LIVE_ROWS, R, V, 0, 0),
+                          wr_fill_normal(0, 3));
   *targets = wr_case_input(c, p, WR_INPUT, "targets", wr_rule_type(WR_I32, WR_LIVE_ROWS, R, 0, 0, 0), wr_fill_ints(-1, V - 1));
 }
 
@@ -90,31 +91,31 @@ static weir_status xent_bwd_case(wr_case *c, wr_program *p) {
 }
 
 const wr_op wr_op_xent = {
-  .name = "xent",
-  .doc = "mean cross-entropy of logits against token ids, in nats",
-  .args = {{"logits", WR_IN, WR_ARG_FLOAT, 0},
-           {"targets", WR_IN, 0, 0},
-           {"loss", WR_OUT, 0, 0},
-           {"lse", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_SAVED, 0}},
-  .shape = xent_shape,
-  .grad = xent_grad,
-  .cost = xent_cost,
-  .rows = xent_rows,
-  .n_rows = WR_ARRAY_LEN(xent_rows),
-  .make_case = xent_case,
+    .name = "xent",
+    .doc = "mean cross-entropy of logits against token ids, in nats",
+    .args = {{"logits", WR_IN, WR_ARG_FLOAT, 0},
+             {"targets", WR_IN, 0, 0},
+             {"loss", WR_OUT, 0, 0},
+             {"lse", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_SAVED, 0}},
+    .shape = xent_shape,
+    .grad = xent_grad,
+    .cost = xent_cost,
+    .rows = xent_rows,
+    .n_rows = WR_ARRAY_LEN(xent_rows),
+    .make_case = xent_case,
 };
 
 const wr_op wr_op_xent_bwd = {
-  .name = "xent_bwd",
-  .doc = "gradient of xent",
-  .args = {{"dloss", WR_IN, 0, 0},
-           {"logits", WR_IN, 0, 0},
-           {"targets", WR_IN, 0, 0},
-           {"lse", WR_IN, 0, 0},
-           {"dlogits", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
-  .shape = xent_bwd_shape,
-  .cost = xent_bwd_cost,
-  .rows = xent_bwd_rows,
-  .n_rows = WR_ARRAY_LEN(xent_bwd_rows),
-  .make_case = xent_bwd_case,
+    .name = "xent_bwd",
+    .doc = "gradient of xent",
+    .args = {{"dloss", WR_IN, 0, 0},
+             {"logits", WR_IN, 0, 0},
+             {"targets", WR_IN, 0, 0},
+             {"lse", WR_IN, 0, 0},
+             {"dlogits", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
+    .shape = xent_bwd_shape,
+    .cost = xent_bwd_cost,
+    .rows = xent_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(xent_bwd_rows),
+    .make_case = xent_bwd_case,
 };

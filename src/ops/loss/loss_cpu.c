@@ -1,7 +1,7 @@
 /* Cross-entropy on the CPU, FP32, compiled once for each instruction set; the same bits from each.
  *
- * A row's sum of exponentials runs in 64 lanes, element v in lane v mod 64, added as a tree. The mean over rows is taken by one thread in
- * double, rows ascending. The logarithm is libm's, of a double. */
+ * A row's sum of exponentials runs in 64 lanes, element v in lane v mod 64, added as a tree. The mean over rows is taken by
+ * one thread in double, rows ascending. The logarithm is libm's, of a double. */
 #include <math.h>
 
 #include "ops/arg_i.h"
@@ -14,9 +14,7 @@ WR_ROW_FN(WR_KERNEL(xent_bwd_f32_cpu));
 
 enum { SUMS = 4, PIECE = 4096 };
 
-WR_INLINE int part(int64_t left) {
-  return left < WR_LANES ? (int)left : WR_LANES;
-}
+WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
 
 /* The target of a row, -1 when it does not count. */
 static int64_t target_of(const wr_arg *targets, int64_t row, int64_t V) {
@@ -43,7 +41,8 @@ static double log_sum(const float *x, int64_t V) {
   const float max = v16_hmax(most);
   const v16 m = v16_set1(max);
   for (int64_t v = 0; v < V; v += SUMS * WR_LANES)
-      for (int j = 0; j < SUMS && v + j * WR_LANES < V; j++) sums[j] = v16_add(sums[j], v16_exp(v16_sub(load_row(x, V, v + j * WR_LANES), m)));
+    for (int j = 0; j < SUMS && v + j * WR_LANES < V; j++)
+      sums[j] = v16_add(sums[j], v16_exp(v16_sub(load_row(x, V, v + j * WR_LANES), m)));
   return (double)max + log((double)v16_sum(v16_add(v16_add(sums[0], sums[1]), v16_add(sums[2], sums[3]))));
 }
 

@@ -1,6 +1,7 @@
 /* norm: RMSNorm over the last dimension, and its gradient.
  *
- * rmsnorm      x[R, G.., D], w[D] or absent -> y like x; rstd[R, G] (saved for the gradient). G: the dimensions between (1 for rank 2).
+ * rmsnorm      x[R, G.., D], w[D] or absent -> y like x; rstd[R, G] (saved for the gradient)
+ *   G: the dimensions between, 1 for rank 2
  *   rstd = 1 / sqrt(mean_d x_d^2 + eps)
  *   y_d  = x_d rstd w_d
  * rmsnorm_bwd  dy, x, w, rstd -> dx like x, dw[D]; each only if wanted, each may be added to
@@ -13,7 +14,9 @@
 
 #include "core/core.h"
 
-typedef struct wr_rmsnorm_params { float eps; } wr_rmsnorm_params;
+typedef struct wr_rmsnorm_params {
+  float eps;
+} wr_rmsnorm_params;
 
 int wr_rmsnorm(wr_program *p, int x, int w, float eps); /* w: WR_NONE for none */
 

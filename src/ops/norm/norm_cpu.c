@@ -1,8 +1,8 @@
 /* RMSNorm on the CPU, FP32, compiled once for each instruction set; the same bits from each.
  *
- * The sums over d run in 64 lanes: element d belongs to lane d mod 64, lanes are added as a tree at the end. So a row's result depends on
- * nothing but the row. dw sums its rows in blocks of 32 at absolute positions: ascending within a block, then the blocks ascending;
- * threads share out columns, never rows. */
+ * The sums over d run in 64 lanes: element d belongs to lane d mod 64, lanes are added as a tree at the end. So a row's
+ * result depends on nothing but the row. dw sums its rows in blocks of 32 at absolute positions: ascending within a block,
+ * then the blocks ascending; threads share out columns, never rows. */
 #include <math.h>
 
 #include "ops/arg_i.h"
@@ -15,9 +15,7 @@ WR_ROW_FN(WR_KERNEL(rmsnorm_bwd_f32_cpu));
 
 enum { SUMS = 4, STRIP = SUMS * WR_LANES, DW_ROWS = 32 };
 
-WR_INLINE int part(int64_t left) {
-  return left < WR_LANES ? (int)left : WR_LANES;
-}
+WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
 
 /* sum of a_d b_d c_d; b or c NULL: 1 */
 WR_INLINE float sum_of_products(const float *a, const float *b, const float *c, int64_t n) {

@@ -8,9 +8,7 @@
 WR_ROW_FN(rmsnorm_ref);
 WR_ROW_FN(rmsnorm_bwd_ref);
 
-static double weight(const wr_arg *w, int64_t d) {
-  return w->data ? wr_get(w, d, 0) : 1;
-}
+static double weight(const wr_arg *w, int64_t d) { return w->data ? wr_get(w, d, 0) : 1; }
 
 WR_ROW_FN(rmsnorm_ref) {
   const wr_arg *x = &c->args[RMSNORM_X], *w_arg = &c->args[RMSNORM_W];
@@ -23,7 +21,8 @@ WR_ROW_FN(rmsnorm_ref) {
         for (int64_t d = 0; d < D; d++) sum += wr_get(x, r, g * D + d) * wr_get(x, r, g * D + d);
         double rstd = 1 / sqrt(sum / (double)D + (double)p->eps);
         /* y may be x: each element is read for the last time just before it is written */
-        for (int64_t d = 0; d < D; d++) wr_ref_put(c, RMSNORM_Y, r, g * D + d, wr_get(x, r, g * D + d) * rstd * weight(w_arg, d));
+        for (int64_t d = 0; d < D; d++)
+          wr_ref_put(c, RMSNORM_Y, r, g * D + d, wr_get(x, r, g * D + d) * rstd * weight(w_arg, d));
         wr_ref_put(c, RMSNORM_RSTD, r, g, rstd);
       }
 }
@@ -40,7 +39,8 @@ WR_ROW_FN(rmsnorm_bwd_ref) {
           for (int64_t d = 0; d < D; d++) dot += wr_get(dy, r, g * D + d) * weight(w_arg, d) * wr_get(x, r, g * D + d);
           double k = s * s * s / (double)D * dot;
           for (int64_t d = 0; d < D; d++)
-            wr_ref_put(c, RMSNORM_BWD_DX, r, g * D + d, s * weight(w_arg, d) * wr_get(dy, r, g * D + d) - k * wr_get(x, r, g * D + d));
+            wr_ref_put(c, RMSNORM_BWD_DX, r, g * D + d,
+                       s * weight(w_arg, d) * wr_get(dy, r, g * D + d) - k * wr_get(x, r, g * D + d));
         }
   if (c->args[RMSNORM_BWD_DW].data)
     while (wr_take(w, 1, D, 1, &begin, &end))

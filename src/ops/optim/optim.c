@@ -14,7 +14,10 @@ static weir_status adamw_shape(const void *params, wr_vtype *t) {
     return wr_fail(WEIR_EUSAGE, "betas are %g and %g, but each must be in [0, 1)", p->beta1, p->beta2);
   if (!(p->eps >= 0) || !(p->weight_decay >= 0))
     return wr_fail(WEIR_EUSAGE, "eps is %g and weight_decay %g, but neither may be negative", p->eps, p->weight_decay);
-  static const struct { int arg; const char *name; } others[] = {{ADAMW_GRAD, "grad"}, {ADAMW_M, "m"}, {ADAMW_V, "v"}};
+  static const struct {
+    int arg;
+    const char *name;
+  } others[] = {{ADAMW_GRAD, "grad"}, {ADAMW_M, "m"}, {ADAMW_V, "v"}};
   WR_TRY(wr_rule_float("param", &t[ADAMW_PARAM]));
   for (size_t i = 0; i < WR_ARRAY_LEN(others); i++) {
     WR_TRY(wr_rule_float(others[i].name, &t[others[i].arg]));
@@ -40,7 +43,8 @@ void wr_adamw(wr_program *p, int param, int grad, int m, int v, const wr_adamw_p
 
 /* rows d [dtype] [decay]; v is never negative */
 static weir_status adamw_case(wr_case *c, wr_program *p) {
-  const wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
+  const wr_vtype t =
+      wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
   const wr_adamw_params params = {0.9, 0.95, 1e-8, wr_case_float(c, "decay", 0.1)};
   const int param = wr_case_input(c, p, WR_PARAM, "param", t, wr_fill_normal(0, 1));
   const int grad = wr_case_input(c, p, WR_INPUT, "grad", t, wr_fill_normal(0, 1));
@@ -51,14 +55,14 @@ static weir_status adamw_case(wr_case *c, wr_program *p) {
 }
 
 const wr_op wr_op_adamw = {
-  .name = "adamw",
-  .doc = "one AdamW step of one parameter",
-  .args = {{"param", WR_UPDATE, 0, 0}, {"grad", WR_IN, 0, 0}, {"m", WR_UPDATE, 0, 0}, {"v", WR_UPDATE, 0, 0}},
-  .params_bytes = sizeof(wr_adamw_params),
-  .shape = adamw_shape,
-  .cost = adamw_cost,
-  .print = adamw_print,
-  .rows = adamw_rows,
-  .n_rows = WR_ARRAY_LEN(adamw_rows),
-  .make_case = adamw_case,
+    .name = "adamw",
+    .doc = "one AdamW step of one parameter",
+    .args = {{"param", WR_UPDATE, 0, 0}, {"grad", WR_IN, 0, 0}, {"m", WR_UPDATE, 0, 0}, {"v", WR_UPDATE, 0, 0}},
+    .params_bytes = sizeof(wr_adamw_params),
+    .shape = adamw_shape,
+    .cost = adamw_cost,
+    .print = adamw_print,
+    .rows = adamw_rows,
+    .n_rows = WR_ARRAY_LEN(adamw_rows),
+    .make_case = adamw_case,
 };

@@ -13,7 +13,9 @@
 
 #include "core/core.h"
 
-typedef struct wr_adamw_params { double beta1, beta2, eps, weight_decay; } wr_adamw_params;
+typedef struct wr_adamw_params {
+  double beta1, beta2, eps, weight_decay;
+} wr_adamw_params;
 
 void wr_adamw(wr_program *p, int param, int grad, int m, int v, const wr_adamw_params *params);
 

@@ -1,5 +1,5 @@
-/* AdamW on the CPU, FP32, compiled once for each instruction set; the same bits from each. Every element stands alone, so values whose rows
- * are contiguous are taken as one row. The corrections for the step's number are computed once, in double. */
+/* AdamW on the CPU, FP32, compiled once for each instruction set; the same bits from each. Every element stands alone, so
+ * values whose rows are contiguous are taken as one row. The corrections for the step's number are computed once, in double. */
 #include <math.h>
 
 #include "ops/arg_i.h"

@@ -20,7 +20,8 @@ WR_ROW_FN(adamw_ref) {
     for (int64_t r = begin; r < end; r++)
       for (int64_t i = 0; i < inner; i++) {
         const double g = wr_get(grad, r, i) * scale;
-        const double m1 = p->beta1 * wr_get(m, r, i) + (1 - p->beta1) * g, v1 = p->beta2 * wr_get(v, r, i) + (1 - p->beta2) * g * g;
+        const double m1 = p->beta1 * wr_get(m, r, i) + (1 - p->beta1) * g,
+                     v1 = p->beta2 * wr_get(v, r, i) + (1 - p->beta2) * g * g;
         wr_set(m, r, i, m1);
         wr_set(v, r, i, v1);
         const double decayed = wr_get(param, r, i) * (1 - lr * p->weight_decay);

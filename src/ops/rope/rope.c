@@ -15,17 +15,18 @@ static weir_status rope_table_shape(const void *params, wr_vtype *t) {
   WR_TRY(wr_rule_table("pos", pos, pos->ext[0], "its own length"));
   if (r->n_dims < 2 || r->n_dims % 2) return wr_fail(WEIR_EUSAGE, "n_dims is %d, but it must be even and positive", r->n_dims);
   if (!(r->theta > 1) || !(r->freq_scale > 0) || !(r->attn_factor > 0))
-    return wr_fail(WEIR_EUSAGE, "theta %g must be above 1, freq_scale %g and attn_factor %g above 0", (double)r->theta, (double)r->freq_scale,
-                   (double)r->attn_factor);
+    return wr_fail(WEIR_EUSAGE, "theta %g must be above 1, freq_scale %g and attn_factor %g above 0", (double)r->theta,
+                   (double)r->freq_scale, (double)r->attn_factor);
   if (r->ext_factor != 0 && (r->orig_ctx < 1 || !(r->beta_fast > 0) || !(r->beta_slow > 0)))
-    return wr_fail(WEIR_EUSAGE, "YaRN needs the original context (%d) and its betas (%g, %g) above 0", r->orig_ctx, (double)r->beta_fast,
-                   (double)r->beta_slow);
+    return wr_fail(WEIR_EUSAGE, "YaRN needs the original context (%d) and its betas (%g, %g) above 0", r->orig_ctx,
+                   (double)r->beta_fast, (double)r->beta_slow);
   if (factors->rank) {
     WR_TRY(wr_rule_float("freq_factors", factors));
     WR_TRY(wr_rule_rank("freq_factors", factors, 1));
     WR_TRY(wr_rule_ext("freq_factors", factors, 0, r->n_dims / 2, "half of n_dims"));
   }
-  if (p->dtype != WR_F32 && p->dtype != WR_F64) return wr_fail(WEIR_EUSAGE, "the table's dtype %d is neither f32 nor f64", p->dtype);
+  if (p->dtype != WR_F32 && p->dtype != WR_F64)
+    return wr_fail(WEIR_EUSAGE, "the table's dtype %d is neither f32 nor f64", p->dtype);
   t[ROPE_TABLE_TABLE] = wr_rule_type(p->dtype, pos->live, pos->ext[0], r->n_dims, 0, 0);
   return WEIR_OK;
 }
@@ -39,7 +40,8 @@ static void rope_table_print(const void *params, wr_str *s) {
   const wr_rope_params *r = &((const wr_rope_table_params *)params)->rope;
   wr_str_printf(s, "n=%d theta=%g", r->n_dims, (double)r->theta);
   if (r->freq_scale < 1 || r->freq_scale > 1) wr_str_printf(s, " freq_scale=%g", (double)r->freq_scale);
-  if (r->ext_factor != 0) wr_str_printf(s, " yarn=%g/%g/%g/%d", (double)r->ext_factor, (double)r->beta_fast, (double)r->beta_slow, r->orig_ctx);
+  if (r->ext_factor != 0)
+    wr_str_printf(s, " yarn=%g/%g/%g/%d", (double)r->ext_factor, (double)r->beta_fast, (double)r->beta_slow, r->orig_ctx);
 }
 
 static weir_status rope_shape(const void *params, wr_vtype *t) {
@@ -52,7 +54,8 @@ static weir_status rope_shape(const void *params, wr_vtype *t) {
   WR_TRY(wr_rule_ext("table", table, 0, x->ext[0], "the rows of x"));
   if (table->live != x->live) return wr_fail(WEIR_EUSAGE, "x and table count their live rows by different registers");
   if (table->ext[1] > x->ext[2])
-    return wr_fail(WEIR_EUSAGE, "%lld dimensions are to turn, but a head has %lld", (long long)table->ext[1], (long long)x->ext[2]);
+    return wr_fail(WEIR_EUSAGE, "%lld dimensions are to turn, but a head has %lld", (long long)table->ext[1],
+                   (long long)x->ext[2]);
   t[ROPE_Y] = *x;
   return WEIR_OK;
 }
@@ -77,10 +80,10 @@ static void rope_print(const void *params, wr_str *s) {
 }
 
 static bool same_rope(const wr_rope_params *a, const wr_rope_params *b) {
-  return a->n_dims == b->n_dims && !memcmp(&a->theta, &b->theta, sizeof a->theta) && !memcmp(&a->freq_scale, &b->freq_scale, sizeof a->theta) &&
-         !memcmp(&a->ext_factor, &b->ext_factor, sizeof a->theta) && !memcmp(&a->attn_factor, &b->attn_factor, sizeof a->theta) &&
-         !memcmp(&a->beta_fast, &b->beta_fast, sizeof a->theta) && !memcmp(&a->beta_slow, &b->beta_slow, sizeof a->theta) &&
-         a->orig_ctx == b->orig_ctx;
+  return a->n_dims == b->n_dims && !memcmp(&a->theta, &b->theta, sizeof a->theta) &&
+         !memcmp(&a->freq_scale, &b->freq_scale, sizeof a->theta) && !memcmp(&a->ext_factor, &b->ext_factor, sizeof a->theta) &&
+         !memcmp(&a->attn_factor, &b->attn_factor, sizeof a->theta) && !memcmp(&a->beta_fast, &b->beta_fast, sizeof a->theta) &&
+         !memcmp(&a->beta_slow, &b->beta_slow, sizeof a->theta) && a->orig_ctx == b->orig_ctx;
 }
 
 static int find_table(const wr_program *p, int pos, int factors, const wr_rope_table_params *want) {
@@ -115,16 +118,21 @@ int wr_rope(wr_program *p, int x, int pos, int freq_factors, const wr_rope_param
 
 /* rows n [theta freq_scale ext attn beta_fast beta_slow ctx] [factors=1] max: largest position */
 static weir_status rope_table_case(wr_case *c, wr_program *p) {
-  wr_rope_table_params params = {
-    .rope = {.n_dims = (int)wr_case_int(c, "n", 64), .theta = (float)wr_case_float(c, "theta", 10000),
-             .freq_scale = (float)wr_case_float(c, "freq_scale", 1), .ext_factor = (float)wr_case_float(c, "ext", 0),
-             .attn_factor = (float)wr_case_float(c, "attn", 1), .beta_fast = (float)wr_case_float(c, "beta_fast", 32),
-             .beta_slow = (float)wr_case_float(c, "beta_slow", 1), .orig_ctx = (int)wr_case_int(c, "ctx", 0)},
-    .dtype = wr_case_dtype(c, "dtype", WR_F32)};
+  wr_rope_table_params params = {.rope = {.n_dims = (int)wr_case_int(c, "n", 64),
+                                          .theta = (float)wr_case_float(c, "theta", 10000),
+                                          .freq_scale = (float)wr_case_float(c, "freq_scale", 1),
+                                          .ext_factor = (float)wr_case_float(c, "ext", 0),
+                                          .attn_factor = (float)wr_case_float(c, "attn", 1),
+                                          .beta_fast = (float)wr_case_float(c, "beta_fast", 32),
+                                          .beta_slow = (float)wr_case_float(c, "beta_slow", 1),
+                                          .orig_ctx = (int)wr_case_int(c, "ctx", 0)},
+                                 .dtype = wr_case_dtype(c, "dtype", WR_F32)};
   wr_vtype pos = wr_rule_type(WR_I32, WR_LIVE_ROWS, wr_case_int(c, "rows", 3), 0, 0, 0);
   wr_vtype factors = wr_rule_type(WR_F32, WR_LIVE_ALL, params.rope.n_dims / 2, 0, 0, 0);
-  int args[WR_MAX_ARGS] = {wr_case_input(c, p, WR_INPUT, "pos", pos, wr_fill_ints(0, wr_case_int(c, "max", 100000))), WR_NONE, WR_NEW};
-  if (wr_case_int(c, "factors", 0)) args[ROPE_TABLE_FACTORS] = wr_case_input(c, p, WR_PARAM, "freq_factors", factors, wr_fill_uniform(1, 8));
+  int args[WR_MAX_ARGS] = {wr_case_input(c, p, WR_INPUT, "pos", pos, wr_fill_ints(0, wr_case_int(c, "max", 100000))), WR_NONE,
+                           WR_NEW};
+  if (wr_case_int(c, "factors", 0))
+    args[ROPE_TABLE_FACTORS] = wr_case_input(c, p, WR_PARAM, "freq_factors", factors, wr_fill_uniform(1, 8));
   return wr_emit(p, &wr_op_rope_table, &params, args);
 }
 
@@ -140,28 +148,28 @@ static weir_status rope_case(wr_case *c, wr_program *p) {
 }
 
 const wr_op wr_op_rope_table = {
-  .name = "rope_table",
-  .doc = "cosines and sines of the positions",
-  .args = {{"pos", WR_IN, 0, 0}, {"freq_factors", WR_IN, WR_ARG_OPTIONAL, 0}, {"table", WR_OUT, 0, 0}},
-  .params_bytes = sizeof(wr_rope_table_params),
-  .shape = rope_table_shape,
-  .cost = rope_table_cost,
-  .print = rope_table_print,
-  .rows = rope_table_rows,
-  .n_rows = WR_ARRAY_LEN(rope_table_rows),
-  .make_case = rope_table_case,
+    .name = "rope_table",
+    .doc = "cosines and sines of the positions",
+    .args = {{"pos", WR_IN, 0, 0}, {"freq_factors", WR_IN, WR_ARG_OPTIONAL, 0}, {"table", WR_OUT, 0, 0}},
+    .params_bytes = sizeof(wr_rope_table_params),
+    .shape = rope_table_shape,
+    .cost = rope_table_cost,
+    .print = rope_table_print,
+    .rows = rope_table_rows,
+    .n_rows = WR_ARRAY_LEN(rope_table_rows),
+    .make_case = rope_table_case,
 };
 
 const wr_op wr_op_rope = {
-  .name = "rope",
-  .doc = "pairs of each head turned by the angles of a table",
-  .args = {{"x", WR_IN, WR_ARG_FLOAT, 0}, {"table", WR_IN, 0, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + ROPE_X}},
-  .params_bytes = sizeof(wr_rope_turn_params),
-  .shape = rope_shape,
-  .grad = rope_grad,
-  .cost = rope_cost,
-  .print = rope_print,
-  .rows = rope_rows,
-  .n_rows = WR_ARRAY_LEN(rope_rows),
-  .make_case = rope_case,
+    .name = "rope",
+    .doc = "pairs of each head turned by the angles of a table",
+    .args = {{"x", WR_IN, WR_ARG_FLOAT, 0}, {"table", WR_IN, 0, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + ROPE_X}},
+    .params_bytes = sizeof(wr_rope_turn_params),
+    .shape = rope_shape,
+    .grad = rope_grad,
+    .cost = rope_cost,
+    .print = rope_print,
+    .rows = rope_rows,
+    .n_rows = WR_ARRAY_LEN(rope_rows),
+    .make_case = rope_case,
 };

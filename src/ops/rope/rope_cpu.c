@@ -1,5 +1,6 @@
-/* Rotation on the CPU, FP32, compiled once for each instruction set. Plain loops that the compiler vectorises: products and sums stay apart
- * (no contraction), so every instruction set gives the same bits. Both elements of a pair are read before either is written: y may be x. */
+/* Rotation on the CPU, FP32, compiled once for each instruction set. Plain loops that the compiler vectorises: products and
+ * sums stay apart (no contraction), so every instruction set gives the same bits. Both elements of a pair are read before
+ * either is written: y may be x. */
 #include "ops/arg_i.h"
 #include "ops/rope/rope.h"
 #include "ops/rope/rope_i.h"
@@ -34,8 +35,10 @@ WR_ROW_FN(WR_KERNEL(rope_f32_cpu)) {
       for (int64_t h = 0; h < ax->ext[1]; h++) {
         const float *x = wr_arg_f32(ax, r) + h * Dh;
         float *y = wr_arg_f32(&c->args[ROPE_Y], r) + h * Dh;
-        if (p->neox) turn_halves(x, y, cosine, sine, sign, half);
-        else turn_pairs(x, y, cosine, sine, sign, half);
+        if (p->neox)
+          turn_halves(x, y, cosine, sine, sign, half);
+        else
+          turn_pairs(x, y, cosine, sine, sign, half);
         if (y != x) memcpy(y + n, x + n, (size_t)(Dh - n) * sizeof *y);
       }
     }

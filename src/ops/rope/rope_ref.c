@@ -15,7 +15,8 @@ static double pair_of(const wr_rope_params *p, double turns) {
 
 static double yarn_mix(const wr_rope_params *p, int64_t i) {
   if (p->ext_factor == 0) return 0;
-  double low = fmax(floor(pair_of(p, (double)p->beta_fast)), 0), high = fmin(ceil(pair_of(p, (double)p->beta_slow)), p->n_dims - 1);
+  double low = fmax(floor(pair_of(p, (double)p->beta_fast)), 0),
+         high = fmin(ceil(pair_of(p, (double)p->beta_slow)), p->n_dims - 1);
   double ramp = ((double)i - low) / fmax(high - low, 0.001);
   return (double)p->ext_factor * (1 - fmin(fmax(ramp, 0), 1));
 }
