@@ -51,7 +51,8 @@ const char *wr_limit_mode(const wr_limit *l);
 /* Sums of a profile while it runs. */
 typedef struct wr_profile_sums {
   const wr_plan *plan;
-  double *ns, *bytes; /* [plan->list.n] */
+  double *ns;          /* [plan->list.n] */
+  wr_regs first, last; /* of the replays that were added */
   double sample_ns, text_ns;
   size_t tokens;
 } wr_profile_sums;

@@ -61,26 +61,28 @@ const char *wr_limit_mode(const wr_limit *l) {
 
 weir_status wr_profile_init(wr_profile_sums *p, const wr_plan *plan) {
   const size_t n = (size_t)WR_MAX(plan->list.n, 1);
-  *p = (wr_profile_sums){.plan = plan, .ns = wr_calloc(n, sizeof *p->ns), .bytes = wr_calloc(n, sizeof *p->bytes)};
-  if (p->ns && p->bytes) return WEIR_OK;
-  wr_profile_free(p);
-  return wr_fail_nomem(2 * n * sizeof *p->ns, "a profile");
+  *p = (wr_profile_sums){.plan = plan, .ns = wr_calloc(n, sizeof *p->ns)};
+  return p->ns ? WEIR_OK : wr_fail_nomem(n * sizeof *p->ns, "a profile");
 }
 
 void wr_profile_free(wr_profile_sums *p) {
   wr_free(p->ns);
-  wr_free(p->bytes);
   *p = (wr_profile_sums){0};
 }
 
+/* Between two tokens: no more than what cannot wait. */
 void wr_profile_add(wr_profile_sums *p) {
-  for (int i = 0; i < p->plan->list.n; i++) {
-    wr_cost c;
-    wr_plan_cost(p->plan, i, p->plan->regs_host, &c);
-    p->ns[i] += (double)p->plan->list.step_ns[i];
-    p->bytes[i] += c.read_bytes + c.write_bytes;
-  }
-  p->tokens++;
+  for (int i = 0; i < p->plan->list.n; i++) p->ns[i] += (double)p->plan->list.step_ns[i];
+  if (!p->tokens++) p->first = *p->plan->regs_host;
+  p->last = *p->plan->regs_host;
+}
+
+/* Bytes of a step over all replays. They grow linearly with the position, so the mean is that of the first and the last. */
+static double step_bytes(const wr_profile_sums *p, int step) {
+  wr_cost a, b;
+  wr_plan_cost(p->plan, step, &p->first, &a);
+  wr_plan_cost(p->plan, step, &p->last, &b);
+  return (a.read_bytes + a.write_bytes + b.read_bytes + b.write_bytes) / 2 * (double)p->tokens;
 }
 
 /* "blk.3.ffn_up.weight" -> "ffn_up": of the first weight that the instruction reads. */
@@ -132,8 +134,9 @@ static weir_status fill(weir_profile *p, const wr_profile_sums *s) {
     if (!r) WR_TRY(new_row(p, in->op->name, in->row->name, what, &r));
     r->calls += (int64_t)s->tokens;
     r->ms += s->ns[i] * 1e-6;
-    r->bytes += s->bytes[i];
-    p->bytes += s->bytes[i];
+    const double bytes = step_bytes(s, i);
+    r->bytes += bytes;
+    p->bytes += bytes;
     ops_ns += s->ns[i];
   }
   const struct {
