@@ -34,6 +34,8 @@ def skip(what, why):
 class Ran:
     def __init__(self, args, rc, out, err):
         self.args, self.rc, self.out, self.err = args, rc, out, err
+        if re.search(rb"Sanitizer|runtime error:|Assertion", err):  # whatever the exit code
+            check(False, "%r" % self)
 
     def __repr__(self):
         shown = [str(a)[:60] for a in self.args]
@@ -453,8 +455,11 @@ def words():
                         (["bench", "xyzzy"], "machine"), (["bench", "model"], "model"), (["cache", "xyzzy"], "clear"), (["completion", "xyzzy"], "zsh"),
                         (["plan", SCRIPTED, "--on", "nonsense"], "nonsense"), (["plan", SCRIPTED, "--on", ""], "try"),
                         (["plan", SCRIPTED, "--batch", "0"], "--batch"), (["generate", SCRIPTED, "-p", "x", "--device", "xpu"], "xpu"),
-                        (["help", "plam"], "plan")):
+                        (["generate", SCRIPTED, "-p", "x", "--pack", "--no-pack"], "--pack"),
+                        (["plan", SCRIPTED, "--on", "h200", "--batch", "4097"], "4096"), (["help", "plam"], "plan")):
         refused(run(*args), 2, named)
+    for ids, shown in ((b"1 259\0 260", "259\\x00"), (b"1 -5", "-5"), (b"1 0x5", "0x5"), (b"1;2", "1;2"), (b"1 341", "341"), (b"\xff", "\\xFF")):
+        refused(run("tokenize", SCRIPTED, "--decode", stdin=ids), 2, shown)
     for use, named in (("garbage", "op:row"), ("xyzzy:ref", "xyzzy"), ("matmul:xyzzy", "xyzzy"), ("matmul:", "op:row")):
         refused(run("logits", RANDOM, "--tokens", "1", env={"WEIR_USE": use}), 2, "WEIR_USE", named)
     r = run("logits", RANDOM, "--tokens", "1,5", "--json", env={"WEIR_USE": "matmul:ref"})
@@ -518,11 +523,12 @@ def output():
                  ["completion", "man"]):
         with open("/dev/full", "wb") as full:
             p = subprocess.run([WEIR, *args], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=SECONDS * 4)
-        check(p.returncode == 1 and p.stderr, "a full disk: %s exits %d, %r" % (args, p.returncode, p.stderr[-200:]))
+        r = Ran(args, p.returncode, b"", p.stderr)
+        check(r.rc == 1 and r.err, "a full disk: %r" % r)
     p = subprocess.run(["bash", "-c", '"$0" generate "$1" -p go >&-', WEIR, SCRIPTED], stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS * 4)
     check(p.returncode == 1 and p.stderr, "stdout closed: exit %d" % p.returncode)
     started = time.time()
-    p = subprocess.run(["bash", "-c", '"$0" generate "$1" -p "Once upon a time" -n -1 --ignore-eos | head -c 10', WEIR, REAL or SCRIPTED],
+    p = subprocess.run(["bash", "-c", '"$0" generate "$1" -p run -n -1 --ignore-eos | head -c 10', WEIR, REAL or SCRIPTED],
                        stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
     check(len(p.stdout) == 10 and time.time() - started < SECONDS * 8, "a reader that goes away: %r, %.1f s" % (p.stdout, time.time() - started))
 

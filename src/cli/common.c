@@ -145,7 +145,9 @@ bool wr_parse_ids(const wr_options *o, const char *text, size_t len, weir_token 
     const long v = strtol(at, &stop, 10);
     if (stop == at || errno || v < INT32_MIN || v > INT32_MAX || (stop < end && !isspace((unsigned char)*stop) && *stop != ',')) {
       char shown[64];
-      weir_escape(at, strcspn(at, ", \n\t"), shown, sizeof shown);
+      const char *over = at;
+      while (over < end && !isspace((unsigned char)*over) && *over != ',') over++;
+      weir_escape(at, (size_t)(over - at), shown, sizeof shown);
       wr_usage(o, "'%s' is no token id", shown);
       free(list);
       return false;

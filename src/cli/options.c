@@ -266,6 +266,7 @@ static int check_words(wr_options *o) {
       if (strcmp(o->kv, kinds[i].name) == 0) o->kv_type = kinds[i].type;
     if (o->kv_type == WEIR_KV_DEFAULT) return wr_usage(o, "--kv wants f16 or f32, not '%s'", o->kv);
   }
+  if (o->pack && o->no_pack) return wr_usage(o, "--pack and --no-pack cannot both be given");
   if (!o->log) return 0;
   for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++)
     if (strcmp(o->log, levels[i].name) == 0) return 0;

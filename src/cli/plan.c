@@ -97,7 +97,8 @@ static int plan_one(const wr_options *o, weir_context *ctx) {
   const weir_status s = plan_on(o, ctx, o->on, &p);
   if (s != WEIR_OK) {
     const int code = wr_failed(o, s);
-    if (s == WEIR_EUSAGE && o->on) fprintf(stderr, "try: weir plan %s --on all\n", o->args[0]);
+    weir_hardware found;
+    if (o->on && weir_hardware_find(o->on, &found) != WEIR_OK) fprintf(stderr, "try: weir plan %s --on all\n", o->args[0]);
     return code;
   }
   if (o->json) {
