@@ -611,6 +611,11 @@ def cache():
         out, err = p.communicate(timeout=SECONDS * 8)
         check(p.returncode == 0 and out == (STORY + "\n").encode(), "packing at once: exit %d, %r" % (p.returncode, err[-300:]))
     check(len(packs()) == 1 and os.listdir(TMP + "/cache/packed") == [os.path.basename(packs()[0])], "left over: %s" % os.listdir(TMP + "/cache/packed"))
+    # what a killed process left behind is listed by its name, and cleared
+    open(TMP + "/cache/packed/left.pack.1.0.tmp", "w").close()
+    check(b"left.pack.1.0.tmp" in run("cache", env=env).out, "what was left behind is not listed")
+    os.utime(TMP + "/cache/packed/left.pack.1.0.tmp", (1, 1))
+    check(run("cache", "clear", "--stale", env=env).rc == 0 and len(os.listdir(TMP + "/cache/packed")) == 1, "it stays")
     # a model that changed never meets the old file
     copy = TMP + "/changed.gguf"
     shutil.copy(RANDOM, copy)

@@ -38,7 +38,7 @@ static int list(const wr_options *o, const weir_cache *c) {
   printf("%s: %zu packed model%s, %s\n", shown, c->n_entries, c->n_entries == 1 ? "" : "s", size);
   for (size_t i = 0; i < c->n_entries; i++) {
     const weir_cache_entry *e = &c->entries[i];
-    const char *source = e->source ? e->source : "unknown model";
+    const char *source = e->source && e->source[0] ? e->source : e->path; /* one that is being made, or was left behind, names no model yet */
     wr_size(size, (double)e->bytes);
     weir_escape(source, strlen(source), shown, sizeof shown);
     printf("%10s  %s  %s\n", size, e->stale ? "stale" : "     ", shown);
