@@ -21,7 +21,8 @@ static inline size_t wr_attn_bwd_scratch(int64_t Dqk, int64_t Dv, int64_t group)
 }
 
 /* A row's positions are attended to in splits of this many pages, each from nothing, merged in ascending order: so few rows
- * with long contexts can be shared out among threads with the same bits. */
+ * with long contexts can be shared out among threads with the same bits. Part of the numeric class paged32. The number is a
+ * choice that no record backs yet: two threads have not been timed on a machine that did nothing else. */
 enum { WR_ATTN_SPLIT_PAGES = 4 };
 /* Rows whose splits are shared out; scratch is booked for so many. More rows keep the threads busy as they are. */
 static inline int64_t wr_attn_split_rows(int64_t rows, int64_t kv_heads, int n_threads) {
