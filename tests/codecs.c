@@ -31,6 +31,8 @@ static bool same(float a, float b) { return memcmp(&a, &b, sizeof a) == 0 || (is
 
 static void decodes_golden_blocks(void) {
   wr_gguf *g = golden();
+  uint32_t isa = 0;
+  CHECK(wr_isa_detect(&isa) == WEIR_OK);
   REQUIRE(g);
   for (size_t i = 0; i < WR_ARRAY_LEN(golden_types); i++) {
     const wr_gguf_tensor *raw = golden_tensor(g, "raw", golden_types[i]), *want = golden_tensor(g, "f32", golden_types[i]);
@@ -40,12 +42,16 @@ static void decodes_golden_blocks(void) {
     CHECK_EQ_INT(raw->bytes, wr_layout_bytes(WR_PLAIN, (wr_dtype)dtype, (int64_t)raw->dim[1], (int64_t)raw->dim[0]));
     float *got = malloc(raw->n_elems * sizeof *got);
     REQUIRE(got);
-    wr_dtypes[dtype].to_float(raw->data, got, (int64_t)raw->n_elems);
-    for (uint64_t k = 0; k < raw->n_elems; k++) {
-      float w;
-      memcpy(&w, want->data + 4 * k, sizeof w);
-      CHECK_MSG(same(got[k], w), "%s element %llu is %.9g, not %.9g", golden_types[i], (unsigned long long)k, (double)got[k],
-                (double)w);
+    CHECK(wr_dtypes[dtype].to_float == wr_decoder((wr_dtype)dtype, WR_ISA_GENERIC));
+    for (uint32_t level = 0; level <= (isa & WR_ISA_LEVEL_MASK); level++) {
+      memset(got, 0xff, raw->n_elems * sizeof *got);
+      wr_decoder((wr_dtype)dtype, (int)level)(raw->data, got, (int64_t)raw->n_elems);
+      for (uint64_t k = 0; k < raw->n_elems; k++) {
+        float w;
+        memcpy(&w, want->data + 4 * k, sizeof w);
+        CHECK_MSG(same(got[k], w), "%s element %llu is %.9g on %s, not %.9g", golden_types[i], (unsigned long long)k,
+                  (double)got[k], wr_isa_name(level), (double)w);
+      }
     }
     free(got);
   }

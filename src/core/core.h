@@ -36,6 +36,9 @@ typedef struct wr_dtype_info {
 } wr_dtype_info;
 extern const wr_dtype_info wr_dtypes[WR_DTYPE_COUNT];
 int wr_dtype_find(const char *name); /* -1: none */
+/* The same as to_float, the same bits, compiled for an instruction set (WR_ISA_*) that the caller knows to be there. */
+typedef void wr_decode_fn(const void *src, float *dst, int64_t n);
+wr_decode_fn *wr_decoder(wr_dtype t, int isa_level);
 
 /* plain: rows one after another. pack16: sixteen rows interleaved, so that a vector lane is a row; the same bytes on every ISA.
  * The exact picture of pack16 for each dtype is at the head of dtype/layout.c. */

@@ -338,11 +338,14 @@ WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) {
 WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) { return v16i_dot4(acc, u7, s8); }
 WR_INLINE void v16i_store_i8(int8_t *p, v16i a) { WR_EACH p[i] = (int8_t)a[i]; }
 
-/* Exponent and mantissa land in place, short of 112 in the exponent; the product supplies that, and makes denormals normal. */
+/* Exponent and mantissa land in place, short of 112 in the exponent, for infinity and NaN of twice that. A denormal m * 2^-24 is
+ * (2^-14 + m * 2^-24) - 2^-14: no arithmetic on float denormals, which is slow. */
 WR_INLINE v16 wr_v16_of_f16(wr_v16u h) {
-  v16i low = (v16i)((h & 0x7fffu) << 13u), sign = (v16i)((h & 0x8000u) << 16u);
-  v16i special = (v16i)((h & 0x7c00u) == 0x7c00u) & 0x7f800000;
-  return (v16)((v16i)((v16)low * v16_set1(0x1p112f)) | special | sign);
+  wr_v16u low = (h & 0x7fffu) << 13u, sign = (h & 0x8000u) << 16u;
+  wr_v16u denormal = (wr_v16u)((v16)(low | 0x38800000u) - v16_set1(0x1p-14f));
+  wr_v16u normal = low + 0x38000000u + ((wr_v16u)(low >= 0x0f800000u) & 0x38000000u);
+  wr_v16u tiny = (wr_v16u)(low < 0x00800000u);
+  return (v16)((denormal & tiny) | (normal & ~tiny) | sign);
 }
 WR_INLINE v16 v16_load_f16_n(const uint16_t *p, int n) {
   wr_v16u h = {0};

@@ -69,6 +69,7 @@ static void strip(const wr_call *c, int64_t n, int count, const float *const *w)
 WR_ROW_FN(WR_KERNEL(matmul_codec_cpu)) {
   const wr_arg *wt = &c->args[WR_MM_W];
   const int64_t K = wr_inner(wt);
+  wr_decode_fn *decode = wr_decoder((wr_dtype)wt->dtype, WR_ISA_LEVEL);
   const size_t per_thread = wr_mm_codec_bytes(K), per_row = per_thread / TILE;
   uint8_t *room = (uint8_t *)c->scratch + (size_t)w->tid * per_thread;
   int64_t begin, end;
@@ -79,7 +80,7 @@ WR_ROW_FN(WR_KERNEL(matmul_codec_cpu)) {
       for (int j = 0; j < count; j++) {
         float *decoded = (float *)(void *)(room + (size_t)j * per_row);
         if (wt->dtype == WR_F32) rows[j] = wr_arg_f32(wt, n + j);
-        else wr_row_to_float(wt, n + j, 0, K, decoded), rows[j] = decoded;
+        else decode(wr_arg_row(wt, n + j), decoded, K), rows[j] = decoded;
       }
       for (int j = count; j < TILE; j++) rows[j] = rows[0];
       strip(c, n, count, rows);
