@@ -10,6 +10,8 @@
 #include "core/core.h"
 #include "core/core_i.h"
 
+enum { NEXT_WITHIN = 12 }; /* instructions */
+
 typedef struct touched { const char *begin, *end; bool written; } touched;
 
 static void describe_arg(const wr_value *v, bool absent, wr_arg *a) {
@@ -149,6 +151,9 @@ static weir_status resolve(wr_plan *plan, const wr_memory_plan *m) {
       step->call.scratch_bytes = m->scratch[i].bytes;
     }
     plan->step_instr[i] = i;
+    /* the call of the same op that follows soon, if any: what `next` hints at */
+    for (int j = i + 1; j < WR_MIN(p->n_instrs, i + NEXT_WITHIN) && !step->call.next; j++)
+      if (p->instrs[j].op == in->op) step->call.next = &plan->list.steps[j].call;
   }
   for (int v = 0; v < p->n_values; v++) {
     wr_value *val = &plan->program->values[v];

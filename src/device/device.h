@@ -42,6 +42,7 @@ typedef struct wr_call {
   void *scratch;            /* what the row's scratch() booked at plan time; contents undefined; 64-byte aligned */
   size_t scratch_bytes;
   uint32_t acc;             /* bit i: add to output i instead of writing it (the op's argument is marked WR_ARG_ACC) */
+  const struct wr_call *next; /* a hint: the next call of the same op, whose parameters a kernel may begin to fetch; may be NULL */
 } wr_call;
 
 /* Which thread of the team is calling. A CPU kernel is called once by every thread of the team and takes its part. */

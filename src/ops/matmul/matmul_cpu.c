@@ -266,6 +266,17 @@ typedef void tile_fn(const wr_call *c, const weights *w, int64_t row, int64_t gr
                      size_t x_stride, const uint8_t *limit);
 typedef struct tile_row { int rows, groups; tile_fn *run; } tile_row;
 
+/* The first lines that this thread will read of the weights of the next call, so that it does not begin by waiting for memory: the heads
+ * of the four streams of its first tile. */
+static void fetch_next(const wr_call *next, const wr_worker *worker) {
+  const wr_arg *w = &next->args[WR_MM_W];
+  if (w->layout != WR_PACK16 || next->args[WR_MM_X].ext[0] > WR_MM_FEW_ROWS) return;
+  const size_t stride = wr_layout_row_bytes(WR_PACK16, (wr_dtype)w->dtype, wr_inner(w)), ahead = stream_ahead(4, stride);
+  const int64_t groups = (w->ext[0] + 15) / 16, first = groups * worker->tid / worker->n_threads;
+  for (int64_t g = first; g < WR_MIN(first + 4, groups); g++)
+    for (size_t at = 0; at < ahead; at += 64) wr_prefetch((const uint8_t *)w->data + (size_t)g * stride + at);
+}
+
 /* All rows of x against the groups that wr_take hands out, the tallest tiles first. */
 static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *worker, const weights *w, int phase,
                       const uint8_t *x, size_t x_stride) {
@@ -283,6 +294,7 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
           for (int64_t at = g; at < to; at += t->groups) t->run(c, w, r, at, to, x, x_stride, r ? w->data : limit);
     }
   }
+  if (c->next && rows <= WR_MM_FEW_ROWS) fetch_next(c->next, worker);
 }
 
 #define TILE(name, dtype, R, G) \
