@@ -83,36 +83,33 @@ size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols) {
   return wr_mul_size((size_t)units, wr_layout_row_bytes(l, t, cols), &n) ? n : 0;
 }
 
-/* The 32 quants of a plain block, with their bias, and its scales as bytes. */
-static void read_block(wr_dtype t, const uint8_t *p, uint8_t q[32], const uint8_t **scales) {
-  *scales = p;
-  p += 2 * form_of(t).n_scales;
-  if (t == WR_Q8_0) {
-    for (int i = 0; i < 32; i++) q[i] = p[i] ^ 0x80;
+/* A plain block into lane r of a packed one. Four consecutive bytes of quants stay together in both forms. */
+static void pack_lane(pack_form form, const uint8_t *block, int r, uint8_t *lines) {
+  const uint8_t *p = block + 2 * form.n_scales;
+  uint32_t word;
+  if (form.bits == 8) {
+    for (int j = 0; j < 8; j++) {
+      memcpy(&word, p + 4 * j, 4);
+      word ^= 0x80808080;
+      memcpy(lines + 64 * j + 4 * r, &word, 4);
+    }
     return;
   }
-  uint32_t fifth = 0;
-  if (form_of(t).bits == 5) {
-    memcpy(&fifth, p, sizeof fifth);
+  if (form.bits == 5) {
+    uint32_t fifth, spread = 0; /* bit k of one: bit k / 4 of byte k % 4 of the other */
+    memcpy(&fifth, p, 4);
+    for (int k = 0; k < 32; k++) spread |= (fifth >> k & 1) << (8 * (k % 4) + k / 4);
+    memcpy(lines + 64 * 4 + 4 * r, &spread, 4);
     p += 4;
   }
-  for (int i = 0; i < 16; i++) {
-    q[i] = (uint8_t)((p[i] & 15) | (fifth >> i & 1) << 4);
-    q[i + 16] = (uint8_t)(p[i] >> 4 | (fifth >> (i + 16) & 1) << 4);
-  }
+  for (int j = 0; j < 4; j++) memcpy(lines + 64 * j + 4 * r, p + 4 * j, 4);
 }
 
-/* The same quants into lane r of a packed block that is zero so far. */
-static void write_lane(int bits, uint8_t *lines, int r, const uint8_t q[32]) {
-  for (int k = 0; k < 32; k++) {
-    int i = k % 4, j = k / 4, byte = 4 * r + i;
-    if (bits == 8) {
-      lines[64 * j + byte] = q[k];
-      continue;
-    }
-    lines[64 * (j % 4) + byte] |= (uint8_t)((q[k] & 15) << (j < 4 ? 0 : 4));
-    if (bits == 5) lines[64 * 4 + byte] |= (uint8_t)((q[k] >> 4) << j);
-  }
+/* A plain block of zeros. */
+static void zero_block(wr_dtype t, uint8_t block[34]) {
+  memset(block, 0, 34);
+  if (t == WR_Q4_0) memset(block + 2, 0x88, 16);
+  if (t == WR_Q5_0) memset(block + 2, 0xff, 4);
 }
 
 static void read_lane(int bits, const uint8_t *lines, int r, uint8_t q[32]) {
@@ -124,28 +121,24 @@ static void read_lane(int bits, const uint8_t *lines, int r, uint8_t q[32]) {
 }
 
 static void pack_blocks(wr_dtype t, const uint8_t *src, int64_t n_rows, int64_t cols, uint8_t *group) {
-  pack_form form = form_of(t);
-  size_t plain = wr_layout_row_bytes(WR_PLAIN, t, cols), line_bytes = (size_t)form.bits * 64;
-  uint8_t *quants = group + scale_bytes(t, cols);
-  for (int r = 0; r < WR_PACK_ROWS; r++) {
-    for (int64_t b = 0; b < cols / 32; b++) {
-      uint8_t q[32];
-      if (r < n_rows) {
-        const uint8_t *scales;
-        read_block(t, src + (size_t)r * plain + (size_t)(b * wr_dtypes[t].block_bytes), q, &scales);
-        for (int s = 0; s < form.n_scales; s++) memcpy(group + ((b * form.n_scales + s) * 16 + r) * 2, scales + 2 * s, 2);
-      } else {
-        memset(q, form.bias, sizeof q);
-      }
-      write_lane(form.bits, quants + (size_t)b * line_bytes, r, q);
+  const pack_form form = form_of(t);
+  const size_t plain = wr_layout_row_bytes(WR_PLAIN, t, cols);
+  uint8_t *lines = group + scale_bytes(t, cols), zeros[34];
+  zero_block(t, zeros);
+  for (int64_t b = 0; b < cols / 32; b++, lines += form.bits * 64)
+    for (int r = 0; r < WR_PACK_ROWS; r++) {
+      const uint8_t *block = r < n_rows ? src + (size_t)r * plain + (size_t)(b * wr_dtypes[t].block_bytes) : zeros;
+      for (int s = 0; s < form.n_scales; s++) memcpy(group + ((b * form.n_scales + s) * 16 + r) * 2, block + 2 * s, 2);
+      pack_lane(form, block, r, lines);
     }
-  }
 }
 
 static void pack_floats(const uint8_t *src, int64_t n_rows, int64_t cols, int elem_bytes, uint8_t *group) {
-  for (int64_t r = 0; r < n_rows; r++)
-    for (int64_t k = 0; k < cols; k++)
-      memcpy(group + (16 * k + r) * elem_bytes, src + (r * cols + k) * elem_bytes, (size_t)elem_bytes);
+  for (int64_t k = 0; k < cols; k++)
+    for (int64_t r = 0; r < n_rows; r++) {
+      if (elem_bytes == 2) memcpy(group + (16 * k + r) * 2, src + (r * cols + k) * 2, 2);
+      else memcpy(group + (16 * k + r) * 4, src + (r * cols + k) * 4, 4);
+    }
 }
 
 void wr_pack16(wr_dtype t, const void *src, int64_t rows, int64_t cols, void *dst, int64_t group0, int64_t group1) {
