@@ -212,6 +212,7 @@ bool wr_grad_wanted(const wr_grad *g, int value);    /* does anything want the g
 void wr_grad_add(wr_grad *g, int value, int grad);
 
 weir_status wr_pass_fuse(wr_program *p);
+int wr_value_readers(const wr_program *p, int value); /* uses of a value besides the instruction that defines it */
 
 /* ----------------------------------------------------------------------------------------------------------------- plan and run */
 /* One numeric class for each (op, weight dtype and layout) over all plans of a model. */

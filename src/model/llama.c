@@ -138,7 +138,7 @@ weir_status wr_llama_build(wr_program *p, const wr_model *m, const wr_step_shape
   x = wr_rmsnorm(p, x, weight(&b, -1, WR_T_OUTPUT_NORM), (float)h->eps);
   io.logits = wr_matmul(p, x, output, WR_NONE, WR_NONE);
   wr_mark_output(p, io.logits);
-  WR_TRY(wr_program_status(p));
+  WR_TRY(wr_pass_fuse(p));
   *out = io;
   return WEIR_OK;
 }

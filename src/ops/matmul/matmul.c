@@ -11,14 +11,19 @@
 static const char *few_refuses(const wr_call *c) {
   const wr_arg *x = &c->args[WR_MM_X];
   if (x->ext[0] > WR_MM_FEW_ROWS) return "is for up to four rows";
-  if (wr_inner(x) > WR_MM_FEW_BYTES / WR_MM_FEW_ROWS / 5 * 4) return "quantises rows of up to 13,107 elements only";
+  if (wr_inner(x) > WR_MM_FEW_K) return "quantises rows of up to 13,104 elements only";
   return NULL;
 }
 
+static const char *fused_refuses(const wr_call *c) {
+  return c->args[WR_MM_NORM].rank || c->args[WR_MM_UP].rank ? "takes neither a fused norm nor a fused gate" : NULL;
+}
+
+/* Quantised x, and for each thread a row of x as its norm leaves it. */
 static size_t many_scratch(const wr_call *c, int n_threads) {
-  (void)n_threads;
   const wr_arg *x = &c->args[WR_MM_X];
-  return (size_t)x->ext[0] * wr_mm_xq_bytes(wr_inner(x));
+  const size_t normal = c->args[WR_MM_NORM].rank ? (size_t)n_threads * wr_mm_normal_bytes(wr_inner(x)) : 0;
+  return wr_mm_xq_area(x->ext[0], wr_inner(x)) + normal;
 }
 
 static size_t codec_scratch(const wr_call *c, int n_threads) {
@@ -29,6 +34,11 @@ static size_t codec_scratch(const wr_call *c, int n_threads) {
 #include "ops/rows_i.h"
 
 /* ------------------------------------------------------------------------------------------------------------------- rules */
+
+static bool same_type(const wr_vtype *a, const wr_vtype *b) {
+  return a->dtype == b->dtype && a->layout == b->layout && a->rank == b->rank && a->live == b->live &&
+         memcmp(a->ext, b->ext, sizeof a->ext) == 0;
+}
 
 static weir_status weights_rule(const char *arg, const wr_vtype *w) {
   WR_TRY(wr_rule_rank(arg, w, 2));
@@ -64,6 +74,12 @@ static weir_status matmul_shape(const void *params, wr_vtype *t) {
     WR_TRY(wr_rule_rank("bias", bias, 1));
     WR_TRY(wr_rule_ext("bias", bias, 0, w->ext[0], "the number of rows of w"));
   }
+  if (t[WR_MM_NORM].rank) {
+    WR_TRY(wr_rule_float("norm", &t[WR_MM_NORM]));
+    WR_TRY(wr_rule_ext("norm", &t[WR_MM_NORM], 0, wr_rule_inner(w), "a row of w"));
+  }
+  if (t[WR_MM_UP].rank && (!same_type(&t[WR_MM_UP], w) || bias->rank || res->rank))
+    return wr_fail(WEIR_EUSAGE, "a fused gate needs w and up of one type, no bias and no residual");
   WR_TRY(heads_rule("y", params, x, w->ext[0], &t[WR_MM_Y]));
   if (!res->rank) return WEIR_OK;
   WR_TRY(wr_rule_float("res", res));
@@ -90,6 +106,8 @@ static weir_status dw_shape(const void *params, wr_vtype *t) {
 
 static weir_status matmul_grad(wr_grad *g, const wr_instr *i) {
   wr_program *p = wr_grad_program(g);
+  if (i->args[WR_MM_NORM] >= 0 || i->args[WR_MM_UP] >= 0)
+    return wr_fail(WEIR_EUNSUPPORTED, "a fused matmul has no gradient: the gradient pass comes before fusion");
   const int dy = wr_grad_of(g, i->args[WR_MM_Y]), x = i->args[WR_MM_X], w = i->args[WR_MM_W], bias = i->args[WR_MM_BIAS];
   const wr_vtype *tx = wr_type(p, x);
   if (wr_grad_wanted(g, x)) wr_grad_add(g, x, wr_matmul_dx(p, dy, w, tx->rank == 3 ? tx->ext[1] : 0));
@@ -113,10 +131,11 @@ static double whole_bytes(const wr_call *c, int arg) {
 static void matmul_cost(const wr_call *c, wr_cost *out) {
   const double rows = (double)wr_live_rows(c, WR_MM_X);
   const wr_arg *w = &c->args[WR_MM_W];
-  out->weight_bytes = rows > 0 ? whole_bytes(c, WR_MM_W) + whole_bytes(c, WR_MM_BIAS) : 0;
+  const int weights[] = {WR_MM_W, WR_MM_UP, WR_MM_BIAS, WR_MM_NORM};
+  for (size_t i = 0; i < WR_ARRAY_LEN(weights) && rows > 0; i++) out->weight_bytes += whole_bytes(c, weights[i]);
   out->read_bytes = out->weight_bytes + wr_cost_bytes(c, WR_MM_X) + wr_cost_bytes(c, WR_MM_RES);
   out->write_bytes = wr_cost_bytes(c, WR_MM_Y);
-  out->flop = 2 * rows * (double)w->ext[0] * (double)wr_inner(w);
+  out->flop = 2 * rows * (double)w->ext[0] * (double)wr_inner(w) * (c->args[WR_MM_UP].rank ? 2 : 1);
 }
 
 static void dx_cost(const wr_call *c, wr_cost *out) {
@@ -137,15 +156,15 @@ static void dw_cost(const wr_call *c, wr_cost *out) {
 /* --------------------------------------------------------------------------------------------------- builders and fusion */
 
 int wr_matmul_heads(wr_program *p, int x, int w, int bias, int res, int64_t heads) {
-  const wr_matmul_params params = {heads};
-  int args[WR_MAX_ARGS] = {x, w, bias, res, WR_NEW};
+  const wr_matmul_params params = {.heads = heads};
+  int args[WR_MAX_ARGS] = {x, w, bias, res, WR_NONE, WR_NONE, WR_NEW};
   return wr_emit(p, &wr_op_matmul, &params, args) == WEIR_OK ? args[WR_MM_Y] : WR_NONE;
 }
 
 int wr_matmul(wr_program *p, int x, int w, int bias, int res) { return wr_matmul_heads(p, x, w, bias, res, 0); }
 
 int wr_matmul_dx(wr_program *p, int dy, int w, int64_t heads) {
-  const wr_matmul_params params = {heads};
+  const wr_matmul_params params = {.heads = heads};
   int args[WR_MAX_ARGS] = {dy, w, WR_NEW};
   return wr_emit(p, &wr_op_matmul_dx, &params, args) == WEIR_OK ? args[WR_MM_DX_DX] : WR_NONE;
 }
@@ -163,22 +182,17 @@ static bool written_between(const wr_program *p, int value, const wr_instr *from
   return value >= 0 && p->values[value].def > (int)(to - p->instrs);
 }
 
-static bool same_type(const wr_vtype *a, const wr_vtype *b) {
-  return a->dtype == b->dtype && a->layout == b->layout && a->rank == b->rank && a->live == b->live &&
-         memcmp(a->ext, b->ext, sizeof a->ext) == 0;
-}
-
 /* a + x w^T: the sum becomes the matmul, with the other summand as its residual. It runs where the sum stood, so that the other
  * summand is there; what the matmul reads must still be what it was. */
 bool wr_fuse_matmul_add(wr_program *p, wr_instr *producer, wr_instr *consumer);
 bool wr_fuse_matmul_add(wr_program *p, wr_instr *producer, wr_instr *consumer) {
   const int product = producer->args[WR_MM_Y], sum = consumer->args[2];
   const int other = consumer->args[0] == product ? consumer->args[1] : consumer->args[0];
-  if (other == product || producer->args[WR_MM_RES] >= 0) return false;
+  if (other == product || producer->args[WR_MM_RES] >= 0 || producer->args[WR_MM_UP] >= 0) return false;
   if (!same_type(wr_type(p, product), wr_type(p, sum)) || !same_type(wr_type(p, product), wr_type(p, other))) return false;
   for (int a = WR_MM_X; a <= WR_MM_BIAS; a++)
     if (producer->args[a] >= 0 && written_between(p, producer->args[a], producer, consumer)) return false;
-  const int args[] = {producer->args[WR_MM_X], producer->args[WR_MM_W], producer->args[WR_MM_BIAS], other, sum};
+  const int args[] = {producer->args[WR_MM_X], producer->args[WR_MM_W], producer->args[WR_MM_BIAS], other, producer->args[WR_MM_NORM], WR_NONE, sum};
   for (int a = 0; a < WR_MAX_ARGS; a++) consumer->args[a] = a <= WR_MM_Y ? args[a] : WR_NONE;
   consumer->op = producer->op;
   consumer->params = producer->params;
@@ -186,16 +200,63 @@ bool wr_fuse_matmul_add(wr_program *p, wr_instr *producer, wr_instr *consumer) {
   return true;
 }
 
+/* Do the quantising kernels take this matmul? They look at each row of x anyway, so a norm costs them little; others would have to keep
+ * the normal rows somewhere. */
+static bool quantises_x(const wr_program *p, const wr_instr *i) {
+  const wr_vtype *w = wr_type(p, i->args[WR_MM_W]);
+  return wr_dtypes[w->dtype].kind == WR_QUANT && w->layout == WR_PACK16 && wr_type(p, i->args[WR_MM_X])->dtype == WR_F32;
+}
+
+/* RMSNorm in front of matmuls: each prepares its rows of x for itself. */
+bool wr_fuse_rmsnorm_matmul(wr_program *p, wr_instr *producer, wr_instr *consumer);
+bool wr_fuse_rmsnorm_matmul(wr_program *p, wr_instr *producer, wr_instr *consumer) {
+  const int x = producer->args[0], weight = producer->args[1], rows = producer->args[2];
+  if (weight < 0 || wr_type(p, x)->rank != 2 || wr_type(p, weight)->dtype != WR_F32) return false;
+  if (consumer->args[WR_MM_X] != rows || consumer->args[WR_MM_NORM] >= 0 || consumer->args[WR_MM_RES] == rows) return false;
+  if (!quantises_x(p, consumer)) return false;
+  wr_matmul_params *params = wr_arena_alloc(&p->arena, sizeof *params);
+  if (!params) return false;
+  *params = *(const wr_matmul_params *)consumer->params;
+  params->eps = *(const float *)producer->params;
+  consumer->params = params;
+  consumer->args[WR_MM_X] = x;
+  consumer->args[WR_MM_NORM] = weight;
+  return true;
+}
+
+/* silu(x w^T) * (x up^T): the two products of a gated feed-forward and the gate itself. The producer is the product that is gated. */
+bool wr_fuse_matmul_swiglu(wr_program *p, wr_instr *producer, wr_instr *consumer);
+bool wr_fuse_matmul_swiglu(wr_program *p, wr_instr *producer, wr_instr *consumer) {
+  const int gate = consumer->args[0], up = consumer->args[1], y = consumer->args[2];
+  if (producer->args[WR_MM_Y] != gate || up == gate || p->values[up].def < 0 || p->values[up].kind != WR_TEMP) return false;
+  wr_instr *other = &p->instrs[p->values[up].def];
+  if (other->op != producer->op || !quantises_x(p, producer) || wr_value_readers(p, up) != 1) return false;
+  static const int same[] = {WR_MM_X, WR_MM_NORM}, none[] = {WR_MM_BIAS, WR_MM_RES, WR_MM_UP};
+  for (size_t a = 0; a < WR_ARRAY_LEN(same); a++)
+    if (producer->args[same[a]] != other->args[same[a]]) return false;
+  for (size_t a = 0; a < WR_ARRAY_LEN(none); a++)
+    if (producer->args[none[a]] >= 0 || other->args[none[a]] >= 0) return false;
+  if (!same_type(wr_type(p, producer->args[WR_MM_W]), wr_type(p, other->args[WR_MM_W])) || !same_type(wr_type(p, gate), wr_type(p, y))) return false;
+  for (int a = WR_MM_X; a <= WR_MM_NORM; a++)
+    if (producer->args[a] >= 0 && written_between(p, producer->args[a], producer, consumer)) return false;
+  const int args[] = {producer->args[WR_MM_X], producer->args[WR_MM_W], WR_NONE, WR_NONE, producer->args[WR_MM_NORM], other->args[WR_MM_W], y};
+  for (int a = 0; a < WR_MAX_ARGS; a++) consumer->args[a] = a <= WR_MM_Y ? args[a] : WR_NONE;
+  consumer->op = producer->op;
+  consumer->params = producer->params;
+  producer->op = other->op = NULL;
+  return true;
+}
+
 /* ------------------------------------------------------------------------------------------------------------------- cases */
 
-/* m n k w=dtype layout bias res x=dtype heads */
+/* m n k w=dtype layout bias res x=dtype heads norm up */
 static weir_status matmul_case(wr_case *c, wr_program *p) {
-  const wr_matmul_params params = {wr_case_int(c, "heads", 0)};
+  const wr_matmul_params params = {wr_case_int(c, "heads", 0), 1e-5f};
   const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
   const int float_type = wr_case_dtype(c, "x", WR_F32);
   wr_vtype w = wr_rule_type(wr_case_dtype(c, "w", WR_F32), WR_LIVE_ALL, n, k, 0, 0);
   w.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
-  int args[WR_MAX_ARGS] = {0, 0, WR_NONE, WR_NONE, WR_NEW};
+  int args[WR_MAX_ARGS] = {0, 0, WR_NONE, WR_NONE, WR_NONE, WR_NONE, WR_NEW};
   const int64_t heads = params.heads;
   const wr_vtype x = wr_rule_type(float_type, WR_LIVE_ROWS, m, k, 0, 0);
   const wr_vtype y = wr_rule_type(float_type, WR_LIVE_ROWS, m, heads ? heads : n, heads ? n / heads : 0, 0);
@@ -203,12 +264,15 @@ static weir_status matmul_case(wr_case *c, wr_program *p) {
   args[WR_MM_X] = wr_case_input(c, p, WR_INPUT, "x", x, wr_fill_normal(0, 1));
   args[WR_MM_W] = wr_case_input(c, p, WR_PARAM, "w", w, wr_fill_normal(0, 0.05));
   if (wr_case_int(c, "bias", 0)) args[WR_MM_BIAS] = wr_case_input(c, p, WR_PARAM, "bias", bias, wr_fill_normal(0, 1));
+  const wr_vtype norm = wr_rule_type(float_type, WR_LIVE_ALL, k, 0, 0, 0);
+  if (wr_case_int(c, "norm", 0)) args[WR_MM_NORM] = wr_case_input(c, p, WR_PARAM, "norm", norm, wr_fill_normal(1, 0.3));
+  if (wr_case_int(c, "up", 0)) args[WR_MM_UP] = wr_case_input(c, p, WR_PARAM, "up", w, wr_fill_normal(0, 0.05));
   if (wr_case_int(c, "res", 0)) args[WR_MM_RES] = wr_case_input(c, p, WR_INPUT, "res", y, wr_fill_normal(0, 1));
   return wr_emit(p, c->op, &params, args);
 }
 
 static weir_status dx_case(wr_case *c, wr_program *p) {
-  const wr_matmul_params params = {wr_case_int(c, "heads", 0)};
+  const wr_matmul_params params = {.heads = wr_case_int(c, "heads", 0)};
   const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
   wr_vtype w = wr_rule_type(wr_case_dtype(c, "w", WR_F32), WR_LIVE_ALL, n, k, 0, 0);
   w.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
@@ -238,6 +302,8 @@ const wr_op wr_op_matmul = {
            {"w", WR_IN, 0, 0},
            {"bias", WR_IN, WR_ARG_OPTIONAL, 0},
            {"res", WR_IN, WR_ARG_OPTIONAL | WR_ARG_FLOAT, 0},
+           {"norm", WR_IN, WR_ARG_OPTIONAL, 0},
+           {"up", WR_IN, WR_ARG_OPTIONAL, 0},
            {"y", WR_OUT, WR_ARG_FLOAT, 1 + WR_MM_RES}},
   .params_bytes = sizeof(wr_matmul_params),
   .shape = matmul_shape,

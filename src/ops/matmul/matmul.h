@@ -1,6 +1,8 @@
 /* matmul: products of rows with a matrix of weights, whose rows are the outputs, as GGUF and PyTorch store it.
  *
  *   matmul      y[m, n]  = sum_k x[m, k] w[n, k]  (+ bias[n]) (+ res[m, n])
+ *               fused, only by the fuse pass: norm[K], x is RMSNorm(x) with this weight and eps instead; up[N, K] like w, and
+ *               y = silu(x w^T) * (x up^T)
  *   matmul_dx   dx[m, k] = sum_n dy[m, n] w[n, k]
  *   matmul_dw   dw[n, k] = sum_m dy[m, n] x[m, k]      dbias[n] = sum_m dy[m, n]
  *
@@ -13,7 +15,7 @@
 #include "core/core.h"
 
 /* The output's rows are split into so many heads, [M, heads, N / heads]; 0: [M, N]. The same bytes, seen as the next op wants them. */
-typedef struct wr_matmul_params { int64_t heads; } wr_matmul_params;
+typedef struct wr_matmul_params { int64_t heads; float eps; } wr_matmul_params; /* eps: of norm */
 
 int wr_matmul(wr_program *p, int x, int w, int bias, int res); /* [M, N]. bias, res: WR_NONE without */
 int wr_matmul_heads(wr_program *p, int x, int w, int bias, int res, int64_t heads);

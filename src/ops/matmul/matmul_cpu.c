@@ -9,7 +9,8 @@
  *
  * Float weights (F16, BF16, F32), class f32k: acc = fma(w, x, acc), k ascending.
  *
- * y = (acc + bias) + res. Order and rounding are those of one output element alone. So the number of rows, the tile, who takes
+ * y = (acc + bias) + res, or with a fused gate silu(acc) * (acc of up). A fused norm is applied to a row of x just before it is quantised.
+ * Order and rounding are those of one output element alone. So the number of rows, the tile, who takes
  * which group, and the instruction set change no bit.
  *
  * Rows of x are taken in tiles against tiles of groups, the weights read once from memory and then from the cache. The groups
@@ -21,7 +22,9 @@
  */
 #include "core/core.h"
 #include "ops/arg_i.h"
+#include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_i.h"
+#include "ops/norm/norm_row_i.h"
 #include "ops/simd_i.h"
 
 enum {
@@ -45,14 +48,14 @@ WR_INLINE v16 load_weight(wr_dtype t, const uint8_t *p) {
 
 /* The matrix as the loops see it. */
 typedef struct weights {
-  const uint8_t *data;
+  const uint8_t *data, *up; /* up: the second matrix of a fused gate, like the first; NULL: none */
   size_t stride, quants; /* bytes of a group; offset of its quant area */
   int64_t K, N;
 } weights;
 
 WR_INLINE weights weights_of(wr_dtype t, const wr_call *c) {
   const wr_arg *w = &c->args[WR_MM_W];
-  weights r = {.data = w->data, .K = wr_inner(w), .N = w->ext[0]};
+  weights r = {.data = w->data, .up = c->args[WR_MM_UP].data, .K = wr_inner(w), .N = w->ext[0]};
   r.stride = wr_layout_row_bytes(WR_PACK16, t, r.K);
   r.quants = is_quant(t) ? r.stride - (size_t)r.K * (size_t)quant_bits(t) * 2 : 0;
   return r;
@@ -242,6 +245,17 @@ WR_INLINE void finish(const wr_call *c, int64_t row, int64_t group, int R, const
   }
 }
 
+/* The same for a fused gate: the accumulators of both products. */
+WR_INLINE void finish_gate(const wr_call *c, int64_t row, int64_t group, int R, const v16 *acc, const v16 *up, int acc_step) {
+  const wr_arg *y = &c->args[WR_MM_Y];
+  const int64_t n = group * 16;
+  const int live = (int)WR_MIN(wr_inner(y) - n, (int64_t)16);
+  for (int r = 0; r < R; r++) {
+    const v16 g = acc[r * acc_step];
+    v16_store_n(wr_arg_f32(y, row + r) + n, v16_mul(v16_mul(g, v16_sigmoid(g)), up[r * acc_step]), live);
+  }
+}
+
 /* R rows from `row` against up to G groups from `group`; groups that are not there (past `end`) are computed as the last and
  * dropped. */
 WR_INLINE void tile(wr_dtype t, int R, int G, const wr_call *c, const weights *w, int64_t row, int64_t group, int64_t end,
@@ -254,9 +268,19 @@ WR_INLINE void tile(wr_dtype t, int R, int G, const wr_call *c, const weights *w
   const size_t next = base[0] + 2 * (size_t)G * w->stride <= limit ? (size_t)G * w->stride : 0;
   if (is_quant(t)) quant_tile(t, R, G, w, base, x, next, acc);
   else float_tile(t, R, G, w, base, x, x_stride, next, acc);
+  if (!is_quant(t) || !w->up) {
+#pragma GCC unroll 8
+    for (int g = 0; g < G; g++)
+      if (group + g < end) finish(c, row, group + g, R, acc + g, G);
+    return;
+  }
+  v16 up[WR_MM_MAX_ROWS * WR_MM_MAX_GROUPS];
+#pragma GCC unroll 8
+  for (int g = 0; g < G; g++) base[g] = w->up + (size_t)WR_MIN(group + g, end - 1) * w->stride;
+  quant_tile(t, R, G, w, base, x, next, up);
 #pragma GCC unroll 8
   for (int g = 0; g < G; g++)
-    if (group + g < end) finish(c, row, group + g, R, acc + g, G);
+    if (group + g < end) finish_gate(c, row, group + g, R, acc + g, up + g, G);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- forms
@@ -325,16 +349,20 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 #define FLOAT_TILES(name, dtype) QUANT_TILES(name, dtype)
 #endif
 
-/* Rows [begin, end) of x, each into its place in the tile that run_tiles will take it with. */
-WR_INLINE void quantise_rows(wr_dtype t, const tile_row *tiles, const wr_call *c, int64_t begin, int64_t end, uint8_t *dst) {
+/* Rows [begin, end) of x, each into its place in the tile that run_tiles will take it with. normal: room for a row. */
+WR_INLINE void quantise_rows(wr_dtype t, const tile_row *tiles, const wr_call *c, int64_t begin, int64_t end, float *normal,
+                             uint8_t *dst) {
   const wr_arg *x = &c->args[WR_MM_X];
+  const float *norm = c->args[WR_MM_NORM].data;
   const int64_t rows = wr_live_rows(c, WR_MM_X), K = wr_inner(x);
   int64_t first = 0; /* row of the tiles of this height */
   for (const tile_row *tile = tiles; first < end; tile++) {
     const int64_t past = first + (rows - first) / tile->rows * tile->rows;
     for (int64_t r = WR_MAX(begin, first); r < WR_MIN(end, past); r++) {
       const int64_t in_tile = (r - first) % tile->rows;
-      quantise_row(t, wr_arg_f32(x, r), K, dst + (size_t)(r - in_tile) * wr_mm_xq_bytes(K), (int)in_tile, tile->rows);
+      const float *row = wr_arg_f32(x, r);
+      if (norm) wr_rmsnorm_row(row, norm, K, ((const wr_matmul_params *)c->params)->eps, normal);
+      quantise_row(t, norm ? normal : row, K, dst + (size_t)(r - in_tile) * wr_mm_xq_bytes(K), (int)in_tile, tile->rows);
     }
     first = past;
   }
@@ -343,14 +371,17 @@ WR_INLINE void quantise_rows(wr_dtype t, const tile_row *tiles, const wr_call *c
 WR_INLINE void few(wr_dtype t, const tile_row *tiles, const wr_call *c, const wr_worker *worker) {
   const weights w = weights_of(t, c);
   uint8_t room[WR_MM_FEW_BYTES] __attribute__((aligned(64)));
-  quantise_rows(t, tiles, c, 0, wr_live_rows(c, WR_MM_X), room);
+  float normal[WR_MM_FEW_K] __attribute__((aligned(64)));
+  quantise_rows(t, tiles, c, 0, wr_live_rows(c, WR_MM_X), normal, room);
   run_tiles(tiles, c, worker, &w, 0, room, wr_mm_xq_bytes(w.K));
 }
 
 WR_INLINE void many(wr_dtype t, const tile_row *tiles, const wr_call *c, const wr_worker *worker) {
   const weights w = weights_of(t, c);
+  uint8_t *const normals = (uint8_t *)c->scratch + wr_mm_xq_area(c->args[WR_MM_X].ext[0], w.K);
+  float *const normal = (float *)(void *)(normals + (size_t)worker->tid * wr_mm_normal_bytes(w.K));
   int64_t begin, end;
-  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end)) quantise_rows(t, tiles, c, begin, end, c->scratch);
+  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end)) quantise_rows(t, tiles, c, begin, end, normal, c->scratch);
   wr_barrier(worker);
   run_tiles(tiles, c, worker, &w, 1, c->scratch, wr_mm_xq_bytes(w.K));
 }

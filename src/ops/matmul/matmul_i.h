@@ -5,7 +5,7 @@
 #include "core/core.h"
 
 /* arguments of matmul, matmul_dx, matmul_dw, in their order */
-enum { WR_MM_X, WR_MM_W, WR_MM_BIAS, WR_MM_RES, WR_MM_Y };
+enum { WR_MM_X, WR_MM_W, WR_MM_BIAS, WR_MM_RES, WR_MM_NORM, WR_MM_UP, WR_MM_Y };
 enum { WR_MM_DX_DY, WR_MM_DX_W, WR_MM_DX_DX };
 enum { WR_MM_DW_DY, WR_MM_DW_X, WR_MM_DW_DW, WR_MM_DW_DBIAS };
 
@@ -13,11 +13,15 @@ enum {
   WR_MM_MAX_ROWS = 12, WR_MM_MAX_GROUPS = 4, /* the largest tile of any packed kernel */
   WR_MM_FEW_ROWS = 4,                        /* rows of x up to which every thread quantises them for itself */
   WR_MM_FEW_BYTES = 64 * 1024,               /* and where: on its stack */
+  WR_MM_FEW_K = 13104,                       /* the longest row of which four fit there */
   WR_MM_CODEC_ROWS = 4,                      /* rows of weights that the codec kernel decodes at a time */
 };
 
 /* A quantised row of x, K a multiple of 32: a byte an element, and eight more for each 32. */
 static inline size_t wr_mm_xq_bytes(int64_t K) { return (size_t)K / 32 * 40; }
+/* All rows of quantised x, and where a thread's row of normal x may begin after them. */
+static inline size_t wr_mm_xq_area(int64_t rows, int64_t K) { return ((size_t)rows * wr_mm_xq_bytes(K) + 63) & ~(size_t)63; }
+static inline size_t wr_mm_normal_bytes(int64_t K) { return ((size_t)K * sizeof(float) + 63) & ~(size_t)63; }
 /* A thread's decoded rows of weights. */
 static inline size_t wr_mm_codec_bytes(int64_t K) {
   return WR_MM_CODEC_ROWS * (((size_t)K * sizeof(float) + 63) & ~(size_t)63);

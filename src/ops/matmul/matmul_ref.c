@@ -1,4 +1,6 @@
 /* The definition of the matmul family: see matmul.h for the equations. Any dtype and layout of w, sums in double. */
+#include <math.h>
+
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_i.h"
 #include "ops/ref_i.h"
@@ -23,18 +25,37 @@ static int64_t weights_at(const wr_arg *w, int64_t n, int64_t k, double *dst) {
   return count;
 }
 
+/* 1 / rms of a row of x where a norm is fused, else 1. */
+static double norm_scale(const wr_call *c, int64_t m) {
+  const wr_arg *x = &c->args[WR_MM_X];
+  const int64_t K = wr_inner(x);
+  double sum = 0;
+  if (!c->args[WR_MM_NORM].data) return 1;
+  for (int64_t k = 0; k < K; k++) sum += wr_get(x, m, k) * wr_get(x, m, k);
+  return 1 / sqrt(sum / (double)K + (double)((const wr_matmul_params *)c->params)->eps);
+}
+
+/* Row m of x times row n of w. */
+static double product(const wr_call *c, const wr_arg *wt, int64_t m, int64_t n) {
+  const wr_arg *x = &c->args[WR_MM_X], *norm = &c->args[WR_MM_NORM];
+  const int64_t K = wr_inner(x);
+  double sum = 0, piece[PIECE];
+  for (int64_t k = 0; k < K; k += PIECE) {
+    const int64_t count = weights_at(wt, n, k, piece);
+    for (int64_t i = 0; i < count; i++) sum += wr_get(x, m, k + i) * (norm->data ? wr_get(norm, k + i, 0) : 1) * piece[i];
+  }
+  return sum * norm_scale(c, m);
+}
+
 WR_ROW_FN(matmul_ref) {
-  const wr_arg *x = &c->args[WR_MM_X], *wt = &c->args[WR_MM_W], *bias = &c->args[WR_MM_BIAS], *res = &c->args[WR_MM_RES];
-  const int64_t rows = wr_live_rows(c, WR_MM_X), K = wr_inner(x);
+  const wr_arg *wt = &c->args[WR_MM_W], *bias = &c->args[WR_MM_BIAS], *res = &c->args[WR_MM_RES], *up = &c->args[WR_MM_UP];
+  const int64_t rows = wr_live_rows(c, WR_MM_X);
   int64_t begin, end;
   while (wr_take(w, 0, wt->ext[0], 1, &begin, &end))
     for (int64_t n = begin; n < end; n++)
       for (int64_t m = 0; m < rows; m++) {
-        double sum = 0, piece[PIECE];
-        for (int64_t k = 0; k < K; k += PIECE) {
-          const int64_t count = weights_at(wt, n, k, piece);
-          for (int64_t i = 0; i < count; i++) sum += wr_get(x, m, k + i) * piece[i];
-        }
+        double sum = product(c, wt, m, n);
+        if (up->data) sum = sum / (1 + exp(-sum)) * product(c, up, m, n);
         if (bias->data) sum += wr_get(bias, n, 0);
         if (res->data) sum += wr_get(res, m, n);
         wr_ref_put(c, WR_MM_Y, m, n, sum);

@@ -1,40 +1,19 @@
 /* RMSNorm on the CPU, FP32, compiled once for each instruction set; the same bits from each.
  *
- * The sums over d run in 64 lanes: element d belongs to lane d mod 64, lanes are added as a tree at the end. So a row's
- * result depends on nothing but the row. dw sums its rows in blocks of 32 at absolute positions: ascending within a block,
+ * A row's result depends on nothing but the row (norm_row_i.h). dw sums its rows in blocks of 32 at absolute positions: ascending within a block,
  * then the blocks ascending; threads share out columns, never rows. */
-#include <math.h>
-
 #include "ops/arg_i.h"
 #include "ops/norm/norm.h"
 #include "ops/norm/norm_i.h"
+#include "ops/norm/norm_row_i.h"
 #include "ops/simd_i.h"
 
 WR_ROW_FN(WR_KERNEL(rmsnorm_f32_cpu));
 WR_ROW_FN(WR_KERNEL(rmsnorm_bwd_f32_cpu));
 
-enum { SUMS = 4, STRIP = SUMS * WR_LANES, DW_ROWS = 32 };
+enum { DW_ROWS = 32 };
 
 WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
-/* sum of a_d b_d c_d; b or c NULL: 1 */
-WR_INLINE float sum_of_products(const float *a, const float *b, const float *c, int64_t n) {
-  v16 s[SUMS] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
-  int64_t d = 0;
-  for (; d + STRIP <= n; d += STRIP)
-    for (int j = 0; j < SUMS; j++) {
-      v16 x = v16_load(a + d + j * WR_LANES);
-      if (c) x = v16_mul(x, v16_load(c + d + j * WR_LANES));
-      s[j] = v16_fma(x, v16_load(b + d + j * WR_LANES), s[j]);
-    }
-  for (int j = 0; d < n; d += WR_LANES, j++) {
-    int k = part(n - d);
-    v16 x = v16_load_n(a + d, k);
-    if (c) x = v16_mul(x, v16_load_n(c + d, k));
-    s[j] = v16_fma(x, v16_load_n(b + d, k), s[j]);
-  }
-  return v16_sum(v16_add(v16_add(s[0], s[1]), v16_add(s[2], s[3])));
-}
 
 WR_ROW_FN(WR_KERNEL(rmsnorm_f32_cpu)) {
   const wr_arg *ax = &c->args[RMSNORM_X], *ay = &c->args[RMSNORM_Y], *as = &c->args[RMSNORM_RSTD];
@@ -46,14 +25,7 @@ WR_ROW_FN(WR_KERNEL(rmsnorm_f32_cpu)) {
       for (int64_t g = 0; g < groups; g++) {
         const float *x = wr_arg_f32(ax, r) + g * D;
         float *y = wr_arg_f32(ay, r) + g * D;
-        float rstd = 1.0f / sqrtf(sum_of_products(x, x, NULL, D) / (float)D + p->eps);
-        v16 s = v16_set1(rstd);
-        for (int64_t d = 0; d < D; d += WR_LANES) {
-          int k = part(D - d);
-          v16 v = v16_mul(v16_load_n(x + d, k), s);
-          if (weight) v = v16_mul(v, v16_load_n(weight + d, k));
-          v16_store_n(y + d, v, k);
-        }
+        const float rstd = wr_rmsnorm_row(x, weight, D, p->eps, y);
         if (as->data) wr_arg_f32(as, r)[g] = rstd;
       }
 }
@@ -63,7 +35,7 @@ static void bwd_dx(const wr_call *c, int64_t r, int64_t g, int64_t D) {
   const float *weight = c->args[RMSNORM_BWD_W].data, rstd = wr_arg_f32(&c->args[RMSNORM_BWD_RSTD], r)[g];
   float *dx = wr_arg_f32(&c->args[RMSNORM_BWD_DX], r) + g * D;
   bool add = c->acc >> RMSNORM_BWD_DX & 1;
-  float dot = weight ? sum_of_products(dy, x, weight, D) : sum_of_products(dy, x, NULL, D);
+  float dot = weight ? wr_sum_of_products(dy, x, weight, D) : wr_sum_of_products(dy, x, NULL, D);
   v16 s = v16_set1(rstd), k = v16_set1(-(rstd * rstd * rstd / (float)D * dot));
   for (int64_t d = 0; d < D; d += WR_LANES) {
     int n = part(D - d);
