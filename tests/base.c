@@ -13,14 +13,14 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
+  #define SANITIZED 1
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
+  #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    #define SANITIZED 1
+  #endif
 #endif
 #ifndef SANITIZED
-#define SANITIZED 0
+  #define SANITIZED 0
 #endif
 
 /* A folder of this process; removed with what is in it. */
@@ -90,7 +90,11 @@ static void status_names(void) {
 
 /* ---- hooks and memory */
 
-typedef struct heap { int64_t live, made, fail_at; char logged[64]; weir_log_level level; } heap;
+typedef struct heap {
+  int64_t live, made, fail_at;
+  char logged[64];
+  weir_log_level level;
+} heap;
 static bool refuse(heap *h) { return h->made++ == h->fail_at; }
 static void *heap_allocate(void *user, size_t bytes) {
   heap *h = user;
@@ -108,14 +112,21 @@ static void heap_release(void *user, void *ptr) {
   ((heap *)user)->live--;
   free(ptr);
 }
-static uint64_t clock_seven(void *user) { (void)user; return 7; }
+static uint64_t clock_seven(void *user) {
+  (void)user;
+  return 7;
+}
 static void keep_log(void *user, weir_log_level level, const char *message) {
   heap *h = user;
   h->level = level;
   snprintf(h->logged, sizeof h->logged, "%s", message);
 }
 
-static void nothing(void *arg, int tid, int n) { (void)arg; (void)tid; (void)n; }
+static void nothing(void *arg, int tid, int n) {
+  (void)arg;
+  (void)tid;
+  (void)n;
+}
 
 /* A bit of everything that allocates; every failure must come back as one. */
 static weir_status some_work(void) {
@@ -328,12 +339,13 @@ static void utf8_partial(void) {
   CHECK_EQ_INT(wr_utf8_partial("\xe2\x82", 2), 2);
   CHECK_EQ_INT(wr_utf8_partial("x\xf0\x9f\x98", 4), 3);
   CHECK_EQ_INT(wr_utf8_partial("\xf0\x9f\x98\x80", 4), 0);
-  CHECK_EQ_INT(wr_utf8_partial("\xed\xa0", 2), 0);     /* half a surrogate never becomes a character */
+  CHECK_EQ_INT(wr_utf8_partial("\xed\xa0", 2), 0); /* half a surrogate never becomes a character */
   CHECK_EQ_INT(wr_utf8_partial("\xf5", 1), 0);
   CHECK_EQ_INT(wr_utf8_partial("\xc0", 1), 0);
   CHECK_EQ_INT(wr_utf8_partial("\x80\x80\x80\x80", 4), 0);
   /* a stream cut anywhere and held back as told gives the text again */
-  const char *text = "Gr\xc3\xbc\xc3\x9f" "e \xe2\x82\xac \xf0\x9f\x98\x80!";
+  const char *text = "Gr\xc3\xbc\xc3\x9f"
+                     "e \xe2\x82\xac \xf0\x9f\x98\x80!";
   size_t n = strlen(text);
   for (size_t cut = 0; cut <= n; cut++) {
     size_t held = wr_utf8_partial(text, cut);
@@ -346,8 +358,14 @@ static void escapes(void) {
   CHECK_STR(wr_escape("\x1b[31mred\n\x7f", 10), "\\x1B[31mred\\x0A\\x7F");
   CHECK_STR(wr_escape("a\0b", 3), "a\\x00b");
   CHECK_STR(wr_escape("\xff\xc3", 2), "\\xFF\\xC3");
-  CHECK_STR(wr_escape("\xc2\x9b" "31m", 5), "\\xC2\\x9B31m");         /* CSI of C1 */
-  CHECK_STR(wr_escape("\xe2\x80\xae" "x", 4), "\\xE2\\x80\\xAEx");    /* right-to-left override */
+  CHECK_STR(wr_escape("\xc2\x9b"
+                      "31m",
+                      5),
+            "\\xC2\\x9B31m"); /* CSI of C1 */
+  CHECK_STR(wr_escape("\xe2\x80\xae"
+                      "x",
+                      4),
+            "\\xE2\\x80\\xAEx"); /* right-to-left override */
   CHECK_STR(wr_escape("%s%n", 4), "%s%n");
   char many[1000];
   memset(many, 0x01, sizeof many);
@@ -363,10 +381,22 @@ static void escapes(void) {
 }
 
 static void size_text(void) {
-  static const struct { uint64_t bytes; const char *text; } rows[] = {
-      {0, "0 B"},           {999, "999 B"},         {1000, "1.00 kB"},    {1234, "1.23 kB"},    {9994, "9.99 kB"},
-      {9996, "10.0 kB"},    {99949, "99.9 kB"},     {99960, "100 kB"},    {999499, "999 kB"},   {999500, "1.00 MB"},
-      {98362432, "98.4 MB"}, {1u << 30, "1.07 GB"}, {UINT64_MAX, "18.4 EB"}};
+  static const struct {
+    uint64_t bytes;
+    const char *text;
+  } rows[] = {{0, "0 B"},
+              {999, "999 B"},
+              {1000, "1.00 kB"},
+              {1234, "1.23 kB"},
+              {9994, "9.99 kB"},
+              {9996, "10.0 kB"},
+              {99949, "99.9 kB"},
+              {99960, "100 kB"},
+              {999499, "999 kB"},
+              {999500, "1.00 MB"},
+              {98362432, "98.4 MB"},
+              {1u << 30, "1.07 GB"},
+              {UINT64_MAX, "18.4 EB"}};
   for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) {
     char text[16];
     wr_size_text(text, rows[i].bytes);
@@ -378,10 +408,12 @@ static void size_text(void) {
 
 /* the known-answer file of Random123, philox4x32 with 10 rounds */
 static void philox(void) {
-  static const struct { uint64_t key, hi, lo; uint32_t out[4]; } rows[] = {
-      {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-      {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-      {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
+  static const struct {
+    uint64_t key, hi, lo;
+    uint32_t out[4];
+  } rows[] = {{0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+              {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+              {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}};
   for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) {
     uint32_t out[4];
     wr_philox(rows[i].key, rows[i].hi, rows[i].lo, out);
@@ -412,10 +444,18 @@ static void sequential_generator(void) {
 
 /* the self-test of xxHash: its buffer, its lengths and seeds, its answers */
 static void checksum(void) {
-  static const struct { size_t n; uint64_t seed, hash; } rows[] = {
-      {0, 0, 0xEF46DB3751D8E999},   {0, 2654435761u, 0xAC75FDA2929B17EF},  {1, 0, 0xE934A84ADB052768},
-      {1, 2654435761u, 0x5014607643A9B4C3},  {4, 0, 0x9136A0DCA57457EE},   {14, 0, 0x8282DCC4994E35C8},
-      {14, 2654435761u, 0xC3BD6BF63DEB6DF0}, {222, 0, 0xB641AE8CB691C174}, {222, 2654435761u, 0x20CB8AB7AE10C14A}};
+  static const struct {
+    size_t n;
+    uint64_t seed, hash;
+  } rows[] = {{0, 0, 0xEF46DB3751D8E999},
+              {0, 2654435761u, 0xAC75FDA2929B17EF},
+              {1, 0, 0xE934A84ADB052768},
+              {1, 2654435761u, 0x5014607643A9B4C3},
+              {4, 0, 0x9136A0DCA57457EE},
+              {14, 0, 0x8282DCC4994E35C8},
+              {14, 2654435761u, 0xC3BD6BF63DEB6DF0},
+              {222, 0, 0xB641AE8CB691C174},
+              {222, 2654435761u, 0x20CB8AB7AE10C14A}};
   uint8_t bytes[222];
   uint64_t generator = 2654435761u;
   for (size_t i = 0; i < sizeof bytes; i++, generator *= 11400714785074694797u) bytes[i] = (uint8_t)(generator >> 56);
@@ -597,8 +637,10 @@ static void cache_dir(void) {
   CHECK_EQ_INT(wr_cache_dir(out, sizeof out), WEIR_EFAIL);
   CHECK_HAS(weir_last_error(), "WEIR_CACHE");
   for (int i = 0; i < 3; i++) {
-    if (old[i]) setenv(names[i], old[i], 1);
-    else unsetenv(names[i]);
+    if (old[i])
+      setenv(names[i], old[i], 1);
+    else
+      unsetenv(names[i]);
     free(old[i]);
   }
 }
@@ -606,4 +648,5 @@ static void cache_dir(void) {
 TEST_MAIN("base", TEST(errors), TEST(status_names), TEST(nth_allocation_fails), TEST(log_and_clock), TEST(sizes_that_wrap),
           TEST(pages), TEST(pages_under_a_limit), TEST(arena), TEST(strings), TEST(utf8_all_short_sequences),
           TEST(utf8_partial), TEST(escapes), TEST(size_text), TEST(philox), TEST(sequential_generator), TEST(checksum),
-          TEST(map), TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic), TEST(cache_dir), TEST(folders))
+          TEST(map), TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic), TEST(cache_dir),
+          TEST(folders))

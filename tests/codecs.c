@@ -68,8 +68,10 @@ static void f16_every_pattern(void) {
     float got = wr_f16_to_float((uint16_t)h);
     CHECK_MSG(same(got, (float)want), "f16 %04x is %g, not %g", (unsigned)h, (double)got, want);
     uint16_t back = wr_float_to_f16(got);
-    if (isnan(want)) CHECK_MSG((back & 0x7c00) == 0x7c00 && (back & 0x3ff), "NaN %04x came back as %04x", (unsigned)h, back);
-    else CHECK_MSG(back == h, "f16 %04x came back as %04x", (unsigned)h, back);
+    if (isnan(want))
+      CHECK_MSG((back & 0x7c00) == 0x7c00 && (back & 0x3ff), "NaN %04x came back as %04x", (unsigned)h, back);
+    else
+      CHECK_MSG(back == h, "f16 %04x came back as %04x", (unsigned)h, back);
   }
 }
 
@@ -90,8 +92,10 @@ static void f16_rounds_to_nearest_even(void) {
 
 /* Encoding then decoding stays within half a step of each block (the type's definition), and writes nothing past its end. */
 static void encodes_within_half_a_step(void) {
-  static const struct { const char *type; double steps; } rows[] = {
-      {"q8_0", 127}, {"q4_0", 8}, {"q4_1", 7.5}, {"q5_0", 16}, {"q5_1", 15.5}};
+  static const struct {
+    const char *type;
+    double steps;
+  } rows[] = {{"q8_0", 127}, {"q4_0", 8}, {"q4_1", 7.5}, {"q5_0", 16}, {"q5_1", 15.5}};
   wr_rng rng;
   wr_rng_seed(&rng, 7);
   for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) {
@@ -146,8 +150,10 @@ static void packs_every_type(void) {
       CHECK(memcmp(again, dst + 64, packed) == 0);
       wr_arg a = matrix((int)t, WR_PLAIN, src, n, cols), p = matrix((int)t, WR_PACK16, dst + 64, n, cols);
       for (int64_t r = 0; r < groups * 16; r++) {
-        if (r < n) wr_row_to_float(&a, r, 0, cols, want);
-        else memset(want, 0, (size_t)cols * 4);
+        if (r < n)
+          wr_row_to_float(&a, r, 0, cols, want);
+        else
+          memset(want, 0, (size_t)cols * 4);
         wr_row_to_float(&p, r, 0, cols, got);
         for (int64_t k = 0; k < cols; k++)
           CHECK_MSG(same(got[k], want[k]) || (got[k] == 0 && want[k] == 0), "%s row %lld col %lld: %g, not %g", types[i],

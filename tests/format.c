@@ -268,7 +268,8 @@ static void writer_refuses(void) {
   WRITER(wr_gguf_put_u32(w, "\xff", 1), "\\xFF");
   WRITER((wr_gguf_put_u32(w, "twice", 1), wr_gguf_put_u32(w, "twice", 2)), "'twice'");
   WRITER((wr_gguf_put_tensor(w, "x", WR_GGUF_F32, 1, d), wr_gguf_put_tensor(w, "x", WR_GGUF_F32, 1, d),
-          wr_gguf_write(w, zeros, 256)), "twice");
+          wr_gguf_write(w, zeros, 256)),
+         "twice");
   WRITER(wr_gguf_put_tensor(w, "x", WR_GGUF_Q4_0, 1, odd), "'x'");
   WRITER(wr_gguf_put_tensor(w, "x", WR_GGUF_F32, 2, huge), "'x'");
   WRITER(wr_gguf_put_tensor(w, "x", (wr_gguf_type)4, 1, d), "'x'");

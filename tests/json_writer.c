@@ -70,14 +70,14 @@ static void strings(void) {
       {"q\" b\\ s/", 8, "q\\\" b\\\\ s/"},
       {"\b\f\n\r\t", 5, "\\b\\f\\n\\r\\t"},
       {"\0\x01\x1f\x7f", 4, "\\u0000\\u0001\\u001f\\u007f"},
-      {"\xc2\x9b", 2, "\\u009b"},                     /* a control that terminals obey */
+      {"\xc2\x9b", 2, "\\u009b"}, /* a control that terminals obey */
       {"\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80", 9, "\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"},
       {"\xff", 1, "\xef\xbf\xbd"},
-      {"a\xc0\xaf", 3, "a\xef\xbf\xbd\xef\xbf\xbd"},  /* overlong */
+      {"a\xc0\xaf", 3, "a\xef\xbf\xbd\xef\xbf\xbd"}, /* overlong */
       {"\xe0\x80\x80", 3, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
       {"\xed\xa0\x80", 3, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, /* a surrogate */
       {"\xf4\x90\x80\x80", 4, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
-      {"\xe2\x82", 2, "\xef\xbf\xbd\xef\xbf\xbd"},    /* cut at the end */
+      {"\xe2\x82", 2, "\xef\xbf\xbd\xef\xbf\xbd"}, /* cut at the end */
       {"\xe2x", 2, "\xef\xbf\xbdx"},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

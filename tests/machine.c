@@ -34,12 +34,16 @@ static void instruction_sets(void) {
   CHECK(wr_isa_detect(&isa) == WEIR_EUSAGE && isa == 99);
   CHECK_HAS(weir_last_error(), "WEIR_ISA is \"avx9\\x1B\"; this machine can do: generic");
   setenv("WEIR_ISA", "avx2", 1);
-  if ((best & WR_ISA_LEVEL_MASK) >= WR_ISA_AVX2) CHECK(wr_isa_detect(&isa) == WEIR_OK && isa == WR_ISA_AVX2);
-  else CHECK_EQ_INT(wr_isa_detect(&isa), WEIR_EUSAGE);
+  if ((best & WR_ISA_LEVEL_MASK) >= WR_ISA_AVX2)
+    CHECK(wr_isa_detect(&isa) == WEIR_OK && isa == WR_ISA_AVX2);
+  else
+    CHECK_EQ_INT(wr_isa_detect(&isa), WEIR_EUSAGE);
   CHECK_STR(wr_isa_name(WR_ISA_AVX512 | WR_ISA_AVX512_FP16), "avx512");
   CHECK_STR(wr_isa_name(77), "unknown");
-  if (kept) setenv("WEIR_ISA", kept, 1);
-  else unsetenv("WEIR_ISA");
+  if (kept)
+    setenv("WEIR_ISA", kept, 1);
+  else
+    unsetenv("WEIR_ISA");
   free(kept);
 }
 
@@ -177,8 +181,8 @@ static void damaged_files(void) {
     text[at] ^= 1;
   }
   /* a right sum over wrong lines */
-  static const char *const lines[] = {"read 1 1\n", "read 1 1 nan\n", "read 1 -1 5\n", "peak fp32 1 1e30 x\n", "other 1\n",
-                                      "disk -1\n", "quick 7\n", "read 1 1 5 6\n"};
+  static const char *const lines[] = {"read 1 1\n", "read 1 1 nan\n", "read 1 -1 5\n", "peak fp32 1 1e30 x\n",
+                                      "other 1\n",  "disk -1\n",      "quick 7\n",     "read 1 1 5 6\n"};
   char *tail = strstr(text, "check ");
   REQUIRE(tail);
   for (size_t i = 0; i < WR_ARRAY_LEN(lines); i++) {

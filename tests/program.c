@@ -9,7 +9,8 @@
 #include "test.h"
 
 #define WR_REF_ROWS \
-  "matmul:ref,matmul_dx:ref,matmul_dw:ref,rmsnorm:ref,rmsnorm_bwd:ref,rope:ref,attention:ref,attention_bwd:ref,swiglu:ref,swiglu_bwd:ref," \
+  "matmul:ref,matmul_dx:ref,matmul_dw:ref,rmsnorm:ref,rmsnorm_bwd:ref,rope:ref,attention:ref,attention_bwd:ref,swiglu:ref," \
+  "swiglu_bwd:ref," \
   "add:ref,embed:ref,embed_bwd:ref"
 
 static wr_device *device;
@@ -51,7 +52,9 @@ static float *tensor(const wr_gguf *g, const char *prefix, const char *name, siz
   return out;
 }
 
-static size_t elements(const wr_program *p, int v) { return (size_t)(p->values[v].t.ext[0] * p->values[v].t.ext[1] * p->values[v].t.ext[2] * p->values[v].t.ext[3]); }
+static size_t elements(const wr_program *p, int v) {
+  return (size_t)(p->values[v].t.ext[0] * p->values[v].t.ext[1] * p->values[v].t.ext[2] * p->values[v].t.ext[3]);
+}
 
 /* Golden numbers into a value. */
 static void load(wr_plan *plan, int v, const wr_gguf *g, const char *prefix, const char *name) {
@@ -72,7 +75,8 @@ static void compare(wr_plan *plan, int v, const wr_gguf *g, const char *prefix, 
       diff += ((double)got[i] - (double)want[i]) * ((double)got[i] - (double)want[i]);
       norm += (double)want[i] * (double)want[i];
     }
-    CHECK_MSG(sqrt(diff) <= tolerance * sqrt(norm), "%s%s: relative error %.3g, allowed %.3g", prefix, name, sqrt(diff / norm), tolerance);
+    CHECK_MSG(sqrt(diff) <= tolerance * sqrt(norm), "%s%s: relative error %.3g, allowed %.3g", prefix, name, sqrt(diff / norm),
+              tolerance);
   }
   free(want);
   free(got);
@@ -80,7 +84,9 @@ static void compare(wr_plan *plan, int v, const wr_gguf *g, const char *prefix, 
 
 /* ---------------------------------------------------------------------------------------------------------------- a Llama to train */
 
-typedef struct llama_shape { int64_t layers, V, D, Nq, Nkv, Dh, F, B, T; } llama_shape;
+typedef struct llama_shape {
+  int64_t layers, V, D, Nq, Nkv, Dh, F, B, T;
+} llama_shape;
 enum { MAX_PARAMS = 1024 };
 typedef struct llama {
   int tokens, positions, targets, logits, loss, dloss;
@@ -194,7 +200,8 @@ static void train_llama_with(const char *rows, double tolerance) {
     load_llama(&plan, &golden_shape, &m, g);
     CHECK(wr_plan_run(&plan) == WEIR_OK);
     compare(&plan, m.logits, g, "", "logits", tolerance);
-    for (int i = 0; i < m.n_params; i++) compare(&plan, p.values[m.params[i]].grad, g, "grad.", p.values[m.params[i]].name, tolerance);
+    for (int i = 0; i < m.n_params; i++)
+      compare(&plan, p.values[m.params[i]].grad, g, "grad.", p.values[m.params[i]].name, tolerance);
     wr_plan_free(&plan);
   }
   wr_program_free(&p);
@@ -214,7 +221,8 @@ static void llama_twenty_steps(void) {
   wr_plan plan;
   llama m;
   build_training(&p, &golden_shape, &m, true);
-  if (CHECK(losses && losses->n_elems == 20) && CHECK_MSG(wr_plan_make(&p, &mem, &options, &plan) == WEIR_OK, "%s", weir_last_error())) {
+  if (CHECK(losses && losses->n_elems == 20) &&
+      CHECK_MSG(wr_plan_make(&p, &mem, &options, &plan) == WEIR_OK, "%s", weir_last_error())) {
     load_llama(&plan, &golden_shape, &m, g);
     for (int step = 0; step < 20; step++) {
       float loss = 0;
@@ -261,10 +269,12 @@ static void lstm_case(const wr_gguf *g, const char *prefix, int64_t T) {
   wr_program p;
   wr_program_init(&p);
   /* PyTorch has two biases; the op has their sum, and the gradient of each is the gradient of the sum. */
-  const int x = input(&p, WR_INPUT, "x", T, B, D), w_ih = input(&p, WR_PARAM, "w_ih", 4 * H, D, 0), w_hh = input(&p, WR_PARAM, "w_hh", 4 * H, H, 0);
+  const int x = input(&p, WR_INPUT, "x", T, B, D), w_ih = input(&p, WR_PARAM, "w_ih", 4 * H, D, 0),
+            w_hh = input(&p, WR_PARAM, "w_hh", 4 * H, H, 0);
   const int b_ih = input(&p, WR_PARAM, "b_ih", 4 * H, 0, 0), b_hh = input(&p, WR_PARAM, "b_hh", 4 * H, 0, 0);
   const int h0 = input(&p, WR_INPUT, "h0", B, H, 0), c0 = input(&p, WR_INPUT, "c0", B, H, 0);
-  const int dy = input(&p, WR_INPUT, "dy", T, B, H), dh_last = input(&p, WR_INPUT, "dhT", B, H, 0), dc_last = input(&p, WR_INPUT, "dcT", B, H, 0);
+  const int dy = input(&p, WR_INPUT, "dy", T, B, H), dh_last = input(&p, WR_INPUT, "dhT", B, H, 0),
+            dc_last = input(&p, WR_INPUT, "dcT", B, H, 0);
   const int bias = wr_add(&p, b_ih, b_hh);
   wr_rnn_last last;
   const int y = wr_rnn(&p, x, w_ih, w_hh, bias, h0, c0, &last);
@@ -273,8 +283,16 @@ static void lstm_case(const wr_gguf *g, const char *prefix, int64_t T) {
   wr_pass_grad(&p, out, seeds, 3, wrt, 3);
   if (CHECK_MSG(wr_program_status(&p) == WEIR_OK, "%s", weir_last_error())) {
     const int given[] = {x, w_ih, w_hh, b_ih, b_hh, h0, c0, dy, dh_last, dc_last};
-    const int results[] = {y, last.h, last.c, p.values[x].grad, p.values[h0].grad, p.values[c0].grad, p.values[w_ih].grad,
-                           p.values[w_hh].grad, p.values[b_ih].grad, p.values[b_hh].grad};
+    const int results[] = {y,
+                           last.h,
+                           last.c,
+                           p.values[x].grad,
+                           p.values[h0].grad,
+                           p.values[c0].grad,
+                           p.values[w_ih].grad,
+                           p.values[w_hh].grad,
+                           p.values[b_ih].grad,
+                           p.values[b_hh].grad};
     static const char *const names[] = {"y", "hT", "cT", "dx", "dh0", "dc0", "dw_ih", "dw_hh", "db_ih", "db_hh"};
     run_golden(&p, g, prefix, given, (int)WR_ARRAY_LEN(given), results, names, (int)WR_ARRAY_LEN(results));
   }
@@ -294,7 +312,8 @@ static void scan_case(const wr_gguf *g, const char *prefix, int64_t T, wr_scan_f
   const bool mingru = form == WR_SCAN_MINGRU;
   wr_program p;
   wr_program_init(&p);
-  const int a = input(&p, WR_INPUT, mingru ? "k" : "a", T, B, D), b = input(&p, WR_INPUT, mingru ? "c" : "b", T, B, D), h0 = input(&p, WR_INPUT, "h0", B, D, 0);
+  const int a = input(&p, WR_INPUT, mingru ? "k" : "a", T, B, D), b = input(&p, WR_INPUT, mingru ? "c" : "b", T, B, D),
+            h0 = input(&p, WR_INPUT, "h0", B, D, 0);
   const int dh = input(&p, WR_INPUT, "dh", T, B, D), dh_last = input(&p, WR_INPUT, "dhT", B, D, 0);
   int last;
   const int h = wr_scan(&p, form, a, b, h0, &last);
@@ -340,14 +359,18 @@ static bool open_decoder(decoder *d, int64_t rows, const wr_buf *weights, const 
   d->pos = wr_value_new(p, WR_INPUT, "pos", &table_type);
   d->slot = wr_value_new(p, WR_INPUT, "slot", &table_type);
   d->table = wr_value_2d(p, WR_INPUT, "pages", WR_I32, MIX_SEQS, MAX_PAGES);
-  static const struct { const char *name; int64_t rows, cols; } shapes[] = {{"embd", V, D}, {"q", NQ * DH, D}, {"k", NKV * DH, D}, {"v", NKV * DH, D}, {"o", D, NQ * DH}, {"out", V, D}};
+  static const struct {
+    const char *name;
+    int64_t rows, cols;
+  } shapes[] = {{"embd", V, D}, {"q", NQ * DH, D}, {"k", NKV * DH, D}, {"v", NKV * DH, D}, {"o", D, NQ * DH}, {"out", V, D}};
   int w[WR_ARRAY_LEN(shapes)];
   for (size_t i = 0; i < WR_ARRAY_LEN(shapes); i++) {
     w[i] = wr_value_2d(p, WR_PARAM, shapes[i].name, WR_F32, shapes[i].rows, shapes[i].cols);
     wr_bind(p, w[i], weights, at);
     at += (size_t)(shapes[i].rows * shapes[i].cols) * sizeof(float);
   }
-  const wr_vtype k_type = {.dtype = WR_F16, .rank = 4, .ext = {POOL_PAGES, NKV, DH, PAGE}}, v_type = {.dtype = WR_F16, .rank = 4, .ext = {POOL_PAGES, NKV, PAGE, DH}};
+  const wr_vtype k_type = {.dtype = WR_F16, .rank = 4, .ext = {POOL_PAGES, NKV, DH, PAGE}},
+                 v_type = {.dtype = WR_F16, .rank = 4, .ext = {POOL_PAGES, NKV, PAGE, DH}};
   const int kcache = wr_value_new(p, WR_STATE, "kcache", &k_type), vcache = wr_value_new(p, WR_STATE, "vcache", &v_type);
   wr_bind(p, kcache, cache, 0);
   wr_bind(p, vcache, cache, (size_t)POOL_PAGES * NKV * DH * PAGE * 2);
@@ -365,18 +388,22 @@ static bool open_decoder(decoder *d, int64_t rows, const wr_buf *weights, const 
   d->out = wr_matmul(p, y, w[5], WR_NONE, WR_NONE);
   wr_mark_output(p, d->out);
   const wr_plan_options options = {.classes = classes, .poison = true};
-  return CHECK_MSG(wr_program_status(p) == WEIR_OK && wr_plan_make(p, &mem, &options, &d->plan) == WEIR_OK, "%s", weir_last_error());
+  return CHECK_MSG(wr_program_status(p) == WEIR_OK && wr_plan_make(p, &mem, &options, &d->plan) == WEIR_OK, "%s",
+                   weir_last_error());
 }
 
 /* One replay: row i is token[i] of sequence seq[i] at position pos[i]; sequence s has pages first_page[s], first_page[s]+1, … */
-static void replay(decoder *d, int rows, const int32_t *token, const int32_t *seq, const int32_t *pos, const int32_t *first_page, float *logits) {
+static void replay(decoder *d, int rows, const int32_t *token, const int32_t *seq, const int32_t *pos,
+                   const int32_t *first_page, float *logits) {
   int32_t slot[MIX_ROWS], pages[MIX_SEQS * MAX_PAGES];
   for (int i = 0; i < MIX_SEQS * MAX_PAGES; i++) pages[i] = first_page[i / MAX_PAGES] + i % MAX_PAGES;
   for (int i = 0; i < rows; i++) slot[i] = pages[seq[i] * MAX_PAGES + pos[i] / PAGE] * PAGE + pos[i] % PAGE;
   const size_t bytes = (size_t)rows * sizeof *token;
   d->plan.regs_host->live[WR_LIVE_ROWS] = rows;
-  CHECK(wr_plan_write(&d->plan, d->tokens, 0, token, bytes) == WEIR_OK && wr_plan_write(&d->plan, d->seq, 0, seq, bytes) == WEIR_OK);
-  CHECK(wr_plan_write(&d->plan, d->pos, 0, pos, bytes) == WEIR_OK && wr_plan_write(&d->plan, d->slot, 0, slot, bytes) == WEIR_OK);
+  CHECK(wr_plan_write(&d->plan, d->tokens, 0, token, bytes) == WEIR_OK &&
+        wr_plan_write(&d->plan, d->seq, 0, seq, bytes) == WEIR_OK);
+  CHECK(wr_plan_write(&d->plan, d->pos, 0, pos, bytes) == WEIR_OK &&
+        wr_plan_write(&d->plan, d->slot, 0, slot, bytes) == WEIR_OK);
   CHECK(wr_plan_write(&d->plan, d->table, 0, pages, sizeof pages) == WEIR_OK);
   CHECK(wr_plan_run(&d->plan) == WEIR_OK);
   CHECK(wr_plan_read(&d->plan, d->out, 0, logits, (size_t)rows * 61 * sizeof *logits) == WEIR_OK);
@@ -416,13 +443,15 @@ static void mixed_batch_same_bits(void) {
         pos[i] = t + i;
       }
       replay(&many, rows, &token[s][t], seq, pos, mixed_pages, mixed[0]);
-      CHECK_MSG(memcmp(mixed[0], alone[s][t], (size_t)rows * sizeof mixed[0]) == 0, "sequence %d, position %d: a piece of %d rows differs from rows alone", s, t, rows);
+      CHECK_MSG(memcmp(mixed[0], alone[s][t], (size_t)rows * sizeof mixed[0]) == 0,
+                "sequence %d, position %d: a piece of %d rows differs from rows alone", s, t, rows);
     }
   int32_t seq[MIX_ROWS] = {3, 0, 3, 3, 1, 3, 2, 3}, pos[MIX_ROWS] = {0, 39, 1, 2, 2, 3, 32, 4}, ids[MIX_ROWS];
   for (int i = 0; i < MIX_ROWS; i++) ids[i] = token[seq[i]][pos[i]];
   replay(&many, MIX_ROWS, ids, seq, pos, mixed_pages, mixed[0]);
   for (int i = 0; i < MIX_ROWS; i++)
-    CHECK_MSG(memcmp(mixed[i], alone[seq[i]][pos[i]], sizeof mixed[i]) == 0, "row %d (sequence %d, position %d) differs from the sequence alone", i, seq[i], pos[i]);
+    CHECK_MSG(memcmp(mixed[i], alone[seq[i]][pos[i]], sizeof mixed[i]) == 0,
+              "row %d (sequence %d, position %d) differs from the sequence alone", i, seq[i], pos[i]);
   CHECK(mixed[0][0] == mixed[0][0]);
   wr_plan_free(&one.plan);
   wr_plan_free(&many.plan);
@@ -452,20 +481,27 @@ static void plan_on_null(const llama_shape *s, bool train) {
     char arena[16], weights[16];
     wr_size_text(arena, plan.arena_bytes);
     wr_size_text(weights, mem.used_bytes[WR_MEM_WEIGHTS]);
-    printf("  %lld layers, width %lld%s: %d instructions, %d barriers, arena %s, weights %s, planned in %.0f ms\n", (long long)s->layers,
-           (long long)s->D, train ? ", training" : "", plan.list.n, plan.n_barriers, arena, weights, (double)(wr_now_ns() - start) / 1e6);
+    printf("  %lld layers, width %lld%s: %d instructions, %d barriers, arena %s, weights %s, planned in %.0f ms\n",
+           (long long)s->layers, (long long)s->D, train ? ", training" : "", plan.list.n, plan.n_barriers, arena, weights,
+           (double)(wr_now_ns() - start) / 1e6);
     /* The parameters of the shape, and for training two moments each. */
-    const double params = (double)(2 * s->V * s->D) + (double)s->D + (double)s->layers * (double)(2 * s->D + 2 * s->D * s->Nq * s->Dh + 2 * s->D * s->Nkv * s->Dh + 3 * s->D * s->F);
+    const double params =
+        (double)(2 * s->V * s->D) + (double)s->D +
+        (double)s->layers * (double)(2 * s->D + 2 * s->D * s->Nq * s->Dh + 2 * s->D * s->Nkv * s->Dh + 3 * s->D * s->F);
     CHECK_NEAR((double)mem.used_bytes[WR_MEM_WEIGHTS], 4 * params, 64 * 12 * (double)s->layers + 64);
     CHECK_NEAR((double)mem.used_bytes[WR_MEM_STATE], train ? 8 * params : 0, 128 * 12 * (double)s->layers + 128);
     /* The arena holds what must live together and little more: logits and their gradient, or saved activations. */
     const double R = (double)(s->B * s->T), saved = train ? R * (double)s->layers * (double)(6 * s->D + 3 * s->F) * 4 : 0;
-    CHECK_MSG((double)plan.arena_bytes >= R * (double)s->V * 4, "an arena of %zu bytes cannot hold the logits", plan.arena_bytes);
-    CHECK_MSG((double)plan.arena_bytes <= 1.5 * (saved + (train ? 4 * params : 0) + R * 4 * (double)(3 * s->V + 12 * s->D + 4 * s->F)) + 1e6, "an arena of %s is too large", arena);
+    CHECK_MSG((double)plan.arena_bytes >= R * (double)s->V * 4, "an arena of %zu bytes cannot hold the logits",
+              plan.arena_bytes);
+    CHECK_MSG((double)plan.arena_bytes <=
+                  1.5 * (saved + (train ? 4 * params : 0) + R * 4 * (double)(3 * s->V + 12 * s->D + 4 * s->F)) + 1e6,
+              "an arena of %s is too large", arena);
     CHECK(wr_plan_run(&plan) == WEIR_OK);
     const wr_null_counts counts = wr_null_device_counts(device);
     CHECK_EQ_INT(counts.calls, plan.list.n);
-    CHECK_MSG(counts.flop >= (train ? 6 : 2) * R * (params - (double)(s->V * s->D)), "%.3g FLOPs are fewer than the products alone", counts.flop);
+    CHECK_MSG(counts.flop >= (train ? 6 : 2) * R * (params - (double)(s->V * s->D)),
+              "%.3g FLOPs are fewer than the products alone", counts.flop);
     CHECK(counts.bytes >= 4 * (params - (double)(s->V * s->D)));
     wr_plan_free(&plan);
   }
@@ -474,10 +510,12 @@ static void plan_on_null(const llama_shape *s, bool train) {
 }
 
 static void plans_7b_training(void) {
-  plan_on_null(&(llama_shape){.layers = 32, .V = 32000, .D = 4096, .Nq = 32, .Nkv = 32, .Dh = 128, .F = 11008, .B = 1, .T = 512}, true);
+  plan_on_null(
+      &(llama_shape){.layers = 32, .V = 32000, .D = 4096, .Nq = 32, .Nkv = 32, .Dh = 128, .F = 11008, .B = 1, .T = 512}, true);
 }
 static void plans_70b(void) {
-  plan_on_null(&(llama_shape){.layers = 80, .V = 32000, .D = 8192, .Nq = 64, .Nkv = 8, .Dh = 128, .F = 28672, .B = 1, .T = 512}, false);
+  plan_on_null(&(llama_shape){.layers = 80, .V = 32000, .D = 8192, .Nq = 64, .Nkv = 8, .Dh = 128, .F = 28672, .B = 1, .T = 512},
+               false);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- the passes */
@@ -493,7 +531,8 @@ static void check_text(const wr_program *p, const char *want) {
 static void prints_and_fuses(void) {
   wr_program p;
   wr_program_init(&p);
-  const int x = wr_value_2d(&p, WR_INPUT, "x", WR_F32, 3, 8), w = wr_value_2d(&p, WR_PARAM, "w", WR_F32, 5, 8), r = wr_value_2d(&p, WR_INPUT, "r", WR_F32, 3, 5);
+  const int x = wr_value_2d(&p, WR_INPUT, "x", WR_F32, 3, 8), w = wr_value_2d(&p, WR_PARAM, "w", WR_F32, 5, 8),
+            r = wr_value_2d(&p, WR_INPUT, "r", WR_F32, 3, 5);
   const int y = wr_matmul(&p, x, w, WR_NONE, WR_NONE);
   const int z = wr_add(&p, y, r);
   wr_mark_output(&p, z);
@@ -522,7 +561,8 @@ static void does_not_fuse_what_is_read_twice(void) {
 static void gradient_accumulates_into_state(void) {
   wr_program p;
   wr_program_init(&p);
-  const int x = wr_value_2d(&p, WR_INPUT, "x", WR_F32, 3, 8), w = wr_value_2d(&p, WR_PARAM, "w", WR_F32, 8, 8), dy = wr_value_2d(&p, WR_INPUT, "dy", WR_F32, 3, 8);
+  const int x = wr_value_2d(&p, WR_INPUT, "x", WR_F32, 3, 8), w = wr_value_2d(&p, WR_PARAM, "w", WR_F32, 8, 8),
+            dy = wr_value_2d(&p, WR_INPUT, "dy", WR_F32, 3, 8);
   const int sum = wr_value_2d(&p, WR_STATE, "sum", WR_F32, 8, 8);
   int y = wr_matmul(&p, x, w, WR_NONE, WR_NONE);
   y = wr_matmul(&p, y, w, WR_NONE, WR_NONE); /* the weight is used twice */
@@ -620,7 +660,8 @@ static void rows_are_forced_and_explained(void) {
   close_device();
 }
 
-TEST_MAIN("program", TEST(llama_gradients), TEST(llama_gradients_fast_rows), TEST(llama_twenty_steps), TEST(lstm_equals_torch), TEST(scan_equals_torch),
-          TEST(mixed_batch_same_bits), TEST(plans_7b_training), TEST(plans_70b), TEST(prints_and_fuses), TEST(does_not_fuse_what_is_read_twice),
-          TEST(gradient_accumulates_into_state), TEST(casts_once), TEST(checker_finds_broken_programs), TEST(builder_failures_are_sticky_sentences),
+TEST_MAIN("program", TEST(llama_gradients), TEST(llama_gradients_fast_rows), TEST(llama_twenty_steps), TEST(lstm_equals_torch),
+          TEST(scan_equals_torch), TEST(mixed_batch_same_bits), TEST(plans_7b_training), TEST(plans_70b),
+          TEST(prints_and_fuses), TEST(does_not_fuse_what_is_read_twice), TEST(gradient_accumulates_into_state),
+          TEST(casts_once), TEST(checker_finds_broken_programs), TEST(builder_failures_are_sticky_sentences),
           TEST(rows_are_forced_and_explained))

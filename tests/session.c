@@ -685,7 +685,6 @@ static void chats(void) {
 
 TEST_MAIN("session", TEST(same_bits_for_threads_and_cuts), TEST(all_logits_are_those_of_prefixes), TEST(prefix_is_reused),
           TEST(forks_are_independent), TEST(company_changes_nothing), TEST(caches_of_both_types),
-          TEST(two_sessions_in_two_threads), TEST(tells_the_story),
-          TEST(stops_at_texts), TEST(stops_when_told), TEST(greedy_is_exact), TEST(seeds_repeat),
-          TEST(draws_follow_the_distribution), TEST(refuses_values_out_of_range), TEST(penalty_and_ties), TEST(scores),
-          TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats))
+          TEST(two_sessions_in_two_threads), TEST(tells_the_story), TEST(stops_at_texts), TEST(stops_when_told),
+          TEST(greedy_is_exact), TEST(seeds_repeat), TEST(draws_follow_the_distribution), TEST(refuses_values_out_of_range),
+          TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats))

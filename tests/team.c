@@ -11,14 +11,14 @@
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
+  #define SANITIZED 1
 #elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
+  #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+    #define SANITIZED 1
+  #endif
 #endif
 #ifndef SANITIZED
-#define SANITIZED 0
+  #define SANITIZED 0
 #endif
 
 enum { MOST = 16 };
@@ -57,7 +57,10 @@ static void one_thread(void) { sums_with(1, 100, 10); }
 static void two_threads(void) { sums_with(2, 100, 200); }
 static void more_threads_than_cpus(void) { sums_with(MOST, 10, 50); }
 
-typedef struct seen { int count[MOST]; int n[MOST]; } seen;
+typedef struct seen {
+  int count[MOST];
+  int n[MOST];
+} seen;
 static void note(void *arg, int tid, int n) {
   seen *s = arg;
   s->count[tid]++;
@@ -79,7 +82,10 @@ static void each_thread_once(void) {
 }
 
 /* Runs from two threads must not mix: each run sees its own argument in all threads. */
-typedef struct caller { wr_team *team; seen s; } caller;
+typedef struct caller {
+  wr_team *team;
+  seen s;
+} caller;
 static void *call_often(void *arg) {
   caller *c = arg;
   for (int i = 0; i < 1000; i++) wr_team_run(c->team, note, &c->s);
@@ -287,27 +293,36 @@ static void cores_of_siblings(void) {
 }
 
 static void quotas(void) {
-  static const struct { const char *says; const char *files[8]; int64_t milli; } rows[] = {
+  static const struct {
+    const char *says;
+    const char *files[8];
+    int64_t milli;
+  } rows[] = {
       {"no files", {NULL}, 0},
       {"v2 without a limit", {"/proc/self/cgroup", "0::/a\n", "/sys/fs/cgroup/a/cpu.max", "max 100000\n"}, 0},
       {"v2", {"/proc/self/cgroup", "0::/a/b\n", "/sys/fs/cgroup/a/b/cpu.max", "250000 100000\n"}, 2500},
       {"v2, the parent is tighter",
        {"/proc/self/cgroup", "0::/a/b\n", "/sys/fs/cgroup/a/b/cpu.max", "400000 100000\n", "/sys/fs/cgroup/a/cpu.max",
-        "150000 100000\n"}, 1500},
+        "150000 100000\n"},
+       1500},
       {"v2 in a container, the path is the host's",
-       {"/proc/self/cgroup", "0::/docker/0123\n", "/sys/fs/cgroup/cpu.max", "50000 100000\n"}, 500},
+       {"/proc/self/cgroup", "0::/docker/0123\n", "/sys/fs/cgroup/cpu.max", "50000 100000\n"},
+       500},
       {"v2 in a namespace, not of its root", {"/proc/self/cgroup", "0::/../x\n", "/sys/fs/cgroup/cpu.max", "5000 5000"}, 1000},
       {"v1",
        {"/proc/self/cgroup", "5:cpuset:/\n4:cpu,cpuacct:/d/x\n0::/\n", "/sys/fs/cgroup/cpu,cpuacct/d/x/cpu.cfs_quota_us",
-        "300000\n", "/sys/fs/cgroup/cpu,cpuacct/d/x/cpu.cfs_period_us", "100000\n"}, 3000},
+        "300000\n", "/sys/fs/cgroup/cpu,cpuacct/d/x/cpu.cfs_period_us", "100000\n"},
+       3000},
       {"v1 without a limit",
        {"/proc/self/cgroup", "1:cpu:/\n", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n", "/sys/fs/cgroup/cpu/cpu.cfs_period_us",
-        "100000\n"}, 0},
+        "100000\n"},
+       0},
       {"nonsense", {"/proc/self/cgroup", "::::\n\n0\n0::/\n", "/sys/fs/cgroup/cpu.max", "nonsense"}, 0},
       {"a period of 0", {"/proc/self/cgroup", "0::/\n", "/sys/fs/cgroup/cpu.max", "100000 0"}, 0},
       {"a cpuset is no cpu controller",
        {"/proc/self/cgroup", "2:cpuset:/\n", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "1000",
-        "/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"}, 0}};
+        "/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000"},
+       0}};
   for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) {
     machine_begin();
     for (int k = 0; k < 8 && rows[i].files[k]; k += 2) machine_file(rows[i].files[k], rows[i].files[k + 1]);
@@ -318,19 +333,27 @@ static void quotas(void) {
 }
 
 static void memory_limits(void) {
-  static const struct { const char *says; const char *files[8]; int64_t left; } rows[] = {
+  static const struct {
+    const char *says;
+    const char *files[8];
+    int64_t left;
+  } rows[] = {
       {"no files", {NULL}, 0},
       {"v2 without a limit", {"/proc/self/cgroup", "0::/a\n", "/sys/fs/cgroup/a/memory.max", "max\n"}, 0},
       {"v2, file cache is free",
        {"/proc/self/cgroup", "0::/a\n", "/sys/fs/cgroup/a/memory.max", "1000000\n", "/sys/fs/cgroup/a/memory.current",
-        "600000\n", "/sys/fs/cgroup/a/memory.stat", "anon 100\nactive_file 7\ninactive_file 500000\nslab 9\n"}, 900000},
+        "600000\n", "/sys/fs/cgroup/a/memory.stat", "anon 100\nactive_file 7\ninactive_file 500000\nslab 9\n"},
+       900000},
       {"v2, over the limit",
-       {"/proc/self/cgroup", "0::/\n", "/sys/fs/cgroup/memory.max", "1000\n", "/sys/fs/cgroup/memory.current", "2000\n"}, 1},
+       {"/proc/self/cgroup", "0::/\n", "/sys/fs/cgroup/memory.max", "1000\n", "/sys/fs/cgroup/memory.current", "2000\n"},
+       1},
       {"v1",
        {"/proc/self/cgroup", "3:memory:/d\n", "/sys/fs/cgroup/memory/d/memory.limit_in_bytes", "5000\n",
-        "/sys/fs/cgroup/memory/d/memory.usage_in_bytes", "1000\n"}, 4000},
+        "/sys/fs/cgroup/memory/d/memory.usage_in_bytes", "1000\n"},
+       4000},
       {"v1 without a limit",
-       {"/proc/self/cgroup", "3:memory:/\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"}, 0}};
+       {"/proc/self/cgroup", "3:memory:/\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
+       0}};
   for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) {
     machine_begin();
     for (int k = 0; k < 8 && rows[i].files[k]; k += 2) machine_file(rows[i].files[k], rows[i].files[k + 1]);

@@ -12,7 +12,10 @@
 #define VOCABS "../shared/data/vocab/ggml-vocab-"
 #define SEPARATOR "\n__ggml_vocab_test__\n"
 
-typedef struct vocab { wr_gguf *g; wr_tokenizer *t; } vocab;
+typedef struct vocab {
+  wr_gguf *g;
+  wr_tokenizer *t;
+} vocab;
 
 /* false: the file is not there, or (a failed check) it does not open. */
 static bool open_vocab(const char *name, vocab *v) {
@@ -37,8 +40,10 @@ static void close_vocab(vocab *v) {
 static const char *const all_vocabs[] = {"gpt-2", "llama-bpe", "llama-spm", "qwen2", "phi-3"};
 #define FOR_VOCABS(v) \
   for (size_t i_ = 0; i_ < WR_ARRAY_LEN(all_vocabs); i_++) \
-  if (!open_vocab(all_vocabs[i_], &v)) test_skip_reason = "../shared/data/vocab is not there"; \
-  else for (bool once_ = true; once_; once_ = false, close_vocab(&v))
+    if (!open_vocab(all_vocabs[i_], &v)) \
+      test_skip_reason = "../shared/data/vocab is not there"; \
+    else \
+      for (bool once_ = true; once_; once_ = false, close_vocab(&v))
 
 static bool same_text(const wr_str *s, const char *text, size_t n) {
   return s->len == n && (n == 0 || memcmp(s->ptr, text, n) == 0);
@@ -123,7 +128,11 @@ static void known_pairs(void) {
 
 /* tests/golden/vocab.txt, made by tools/oracle/vocab.py: a line "text HEX", then lines "VOCABULARY PRE-TOKENIZER ID…". */
 enum { MAX_WITNESSES = 8 };
-typedef struct witness { char name[64]; wr_gguf *g; wr_tokenizer *t; } witness;
+typedef struct witness {
+  char name[64];
+  wr_gguf *g;
+  wr_tokenizer *t;
+} witness;
 
 static wr_tokenizer *witness_of(witness w[MAX_WITNESSES], const char *model, const char *pre) {
   char name[64], path[4096];
@@ -132,8 +141,10 @@ static wr_tokenizer *witness_of(witness w[MAX_WITNESSES], const char *model, con
   for (; i < MAX_WITNESSES && w[i].t; i++)
     if (strcmp(w[i].name, name) == 0) return w[i].t;
   if (i == MAX_WITNESSES) return NULL;
-  if (strcmp(model, "smollm2") == 0) snprintf(path, sizeof path, "%s", getenv("WEIR_TEST_MODEL"));
-  else snprintf(path, sizeof path, VOCABS "%s.gguf", model);
+  if (strcmp(model, "smollm2") == 0)
+    snprintf(path, sizeof path, "%s", getenv("WEIR_TEST_MODEL"));
+  else
+    snprintf(path, sizeof path, VOCABS "%s.gguf", model);
   memcpy(w[i].name, name, sizeof name);
   if (wr_gguf_open(path, NULL, &w[i].g) != WEIR_OK) return NULL;
   wr_vocab_source src;
@@ -209,14 +220,51 @@ static void unknown_pretokenizers_are_refused_by_name(void) {
 }
 
 static const char *const strings[] = {
-  "", " ", "  ", "   ", "\n", "\n\n\n", "\t", "\r\n", " hello", "  hello", "hello  ", "a  b   c", "a\tb\nc\r\nd\n\n\ne",
-  "\ufeffhello",   "a\u00a0b\u2003c\u3000d", "a\u200bb\u200cc\u200dd", "\u180e a", "\U0001f642\U0001f680",
-  "\U0001f469\u200d\U0001f469\u200d\U0001f467 ok", "\U0001f44b\U0001f3fd \U0001f1eb\U0001f1f7\U0001f1fa", "1\ufe0f\u20e3",
-  "\U00010348\U0002070e", "شكراً hello שלום", "नमस्ते", "สวัสดีชาวโลก", "你好世界。",
-  "I'm you're we'VE they'd it's DON'T \u2019s 'LL", "3 33 333 3333 1234567890 3.14", "a1b22c333", "!!!??...--__::;;'''\"\"\"",
-  "\tif (x) {\n\t\treturn y[0]; }\n", "https://e.example/a?b=c&d=%20#f", "<s>", "</s>", "<unk>", "<0x0A>", "<|im_end|>",
-  "<|endoftext|>", "<|eot_id|> x <|end|>", "[PAD151646]", "\u00bd \u2167 \u0664\u0665", "e\u0301\u0302",
-  "ſtart 'ſ", "\x01\x02 \x7f", "\u0120the \u0100",
+    "",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\n\n\n",
+    "\t",
+    "\r\n",
+    " hello",
+    "  hello",
+    "hello  ",
+    "a  b   c",
+    "a\tb\nc\r\nd\n\n\ne",
+    "\ufeffhello",
+    "a\u00a0b\u2003c\u3000d",
+    "a\u200bb\u200cc\u200dd",
+    "\u180e a",
+    "\U0001f642\U0001f680",
+    "\U0001f469\u200d\U0001f469\u200d\U0001f467 ok",
+    "\U0001f44b\U0001f3fd \U0001f1eb\U0001f1f7\U0001f1fa",
+    "1\ufe0f\u20e3",
+    "\U00010348\U0002070e",
+    "شكراً hello שלום",
+    "नमस्ते",
+    "สวัสดีชาวโลก",
+    "你好世界。",
+    "I'm you're we'VE they'd it's DON'T \u2019s 'LL",
+    "3 33 333 3333 1234567890 3.14",
+    "a1b22c333",
+    "!!!??...--__::;;'''\"\"\"",
+    "\tif (x) {\n\t\treturn y[0]; }\n",
+    "https://e.example/a?b=c&d=%20#f",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<0x0A>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<|eot_id|> x <|end|>",
+    "[PAD151646]",
+    "\u00bd \u2167 \u0664\u0665",
+    "e\u0301\u0302",
+    "ſtart 'ſ",
+    "\x01\x02 \x7f",
+    "\u0120the \u0100",
 };
 
 static void text_comes_back(void) {
@@ -235,8 +283,12 @@ static void text_comes_back(void) {
 /* Any bytes: cut sequences, overlong forms, surrogates, bytes that never occur in UTF-8, and noise. */
 static void invalid_utf8_comes_back(void) {
   static const char *const bad[] = {
-    "\xff", "\xc0\xaf", "\xed\xa0\x80", "a\xe2\x82", "\xe2\x82\x41", "\xf0\x9f\x98", "\x80\x80 x", "\xf4\x90\x80\x80",
-    "caf\xe9 ol\xe9", "\xf8\x88\x80\x80\x80", "\xe2\xff\x96", "\xf0\x9f\x98\x80\x9f",
+      "\xff",           "\xc0\xaf",
+      "\xed\xa0\x80",   "a\xe2\x82",
+      "\xe2\x82\x41",   "\xf0\x9f\x98",
+      "\x80\x80 x",     "\xf4\x90\x80\x80",
+      "caf\xe9 ol\xe9", "\xf8\x88\x80\x80\x80",
+      "\xe2\xff\x96",   "\xf0\x9f\x98\x80\x9f",
   };
   vocab v;
   FOR_VOCABS(v) {
@@ -285,12 +337,18 @@ static void text_makes_no_control_token(void) {
 }
 
 static void special_ids(void) {
-  static const struct { const char *name; int32_t bos, eos; bool add_bos; size_t n_end; const char *end[3]; } want[] = {
-    {"gpt-2", 50256, 50256, false, 1, {"<|endoftext|>"}},
-    {"llama-bpe", 128000, 128001, true, 2, {"<|end_of_text|>", "<|eot_id|>"}},
-    {"llama-spm", 1, 2, true, 1, {"</s>"}},
-    {"qwen2", 151643, 151643, false, 2, {"<|endoftext|>", "<|im_end|>"}},
-    {"phi-3", 1, 32000, true, 3, {"</s>", "<|endoftext|>", "<|end|>"}},
+  static const struct {
+    const char *name;
+    int32_t bos, eos;
+    bool add_bos;
+    size_t n_end;
+    const char *end[3];
+  } want[] = {
+      {"gpt-2", 50256, 50256, false, 1, {"<|endoftext|>"}},
+      {"llama-bpe", 128000, 128001, true, 2, {"<|end_of_text|>", "<|eot_id|>"}},
+      {"llama-spm", 1, 2, true, 1, {"</s>"}},
+      {"qwen2", 151643, 151643, false, 2, {"<|endoftext|>", "<|im_end|>"}},
+      {"phi-3", 1, 32000, true, 3, {"</s>", "<|endoftext|>", "<|end|>"}},
   };
   for (size_t i = 0; i < WR_ARRAY_LEN(want); i++) {
     vocab v;
@@ -408,5 +466,5 @@ static void one_long_word(void) {
 }
 
 TEST_MAIN("text", TEST(known_pairs), TEST(golden_ids), TEST(golden_ids_of_smollm2),
-          TEST(unknown_pretokenizers_are_refused_by_name), TEST(text_comes_back), TEST(invalid_utf8_comes_back), TEST(text_makes_no_control_token), TEST(special_ids), TEST(chat_cannot_be_forged),
-          TEST(one_long_word))
+          TEST(unknown_pretokenizers_are_refused_by_name), TEST(text_comes_back), TEST(invalid_utf8_comes_back),
+          TEST(text_makes_no_control_token), TEST(special_ids), TEST(chat_cannot_be_forged), TEST(one_long_word))

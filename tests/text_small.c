@@ -36,9 +36,7 @@ static int32_t add(maker *m, const char *text, wr_token_type type, float score) 
   return (int32_t)i;
 }
 
-static void add_merge(maker *m, const char *text) {
-  m->merges[m->src.n_merges++] = keep(m, text, strlen(text));
-}
+static void add_merge(maker *m, const char *text) { m->merges[m->src.n_merges++] = keep(m, text, strlen(text)); }
 
 /* The characters that stand for bytes, as GPT-2's encoder.py lists them: printable ones first, then the rest from 256 on. */
 static void spell_byte(int byte, char out[3]) {
@@ -47,8 +45,10 @@ static void spell_byte(int byte, char out[3]) {
     bool printable = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || (b >= 0xae && b <= 0xff);
     c = printable ? b : 256 + extra++;
   }
-  if (c < 128) out[0] = (char)c, out[1] = 0;
-  else out[0] = (char)(0xc0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), out[2] = 0;
+  if (c < 128)
+    out[0] = (char)c, out[1] = 0;
+  else
+    out[0] = (char)(0xc0 | c >> 6), out[1] = (char)(0x80 | (c & 63)), out[2] = 0;
 }
 
 static void begin(maker *m, const char *model) {
@@ -116,7 +116,10 @@ static void check_ids(const wr_tokenizer *t, const char *text, size_t n, unsigne
 /* ---------------------------------------------------------------------------------------------------------- order of merges */
 
 /* The definition: as long as some neighbours merge, merge the pair with the smallest key, the leftmost of equal ones. */
-typedef struct brute { int32_t ids[512]; size_t n; } brute;
+typedef struct brute {
+  int32_t ids[512];
+  size_t n;
+} brute;
 typedef double (*key_fn)(const maker *m, int32_t a, int32_t b, int32_t *merged); /* INFINITY: they do not merge */
 
 static void merge_brutally(const maker *m, brute *w, key_fn key) {
@@ -354,10 +357,13 @@ static void stream_holds_back_half_characters(void) {
   begin_bpe(&m);
   wr_tokenizer *t = make(&m);
   REQUIRE(t);
-  static const struct { const char *in, *out; } steps[] = { /* a byte in; what comes out */
-    {"a", "a"}, {"\xf0", ""}, {"\x9f", ""}, {"\x98", ""}, {"\x80", "\U0001f600"}, {"\xe2", ""}, {"\x82", ""},
-    {"z", "\xe2\x82z"}, {"\xff", "\xff"}, {"\xc3", ""}, {"\xc3", "\xc3"}, {"\xa9", "\u00e9"},
-    {"\xed", ""}, {"\xa0", "\xed\xa0"}, {"\xe2", ""},
+  static const struct {
+    const char *in, *out;
+  } steps[] = {
+      /* a byte in; what comes out */
+      {"a", "a"},       {"\xf0", ""},       {"\x9f", ""},       {"\x98", ""},         {"\x80", "\U0001f600"},
+      {"\xe2", ""},     {"\x82", ""},       {"z", "\xe2\x82z"}, {"\xff", "\xff"},     {"\xc3", ""},
+      {"\xc3", "\xc3"}, {"\xa9", "\u00e9"}, {"\xed", ""},       {"\xa0", "\xed\xa0"}, {"\xe2", ""},
   };
   wr_text_stream s;
   wr_text_stream_init(&s, t, 0);
@@ -506,8 +512,10 @@ static void every_allocation_may_fail(void) {
   static maker m;
   weir_hooks hooks = {.allocate = flaky_alloc, .reallocate = flaky_realloc, .release = flaky_free};
   for (int spm = 0; spm < 2; spm++) {
-    if (spm) begin_spm(&m);
-    else begin_bpe(&m), add(&m, "<|im_start|>", WR_TOKEN_CONTROL, 0), add(&m, "<|im_end|>", WR_TOKEN_CONTROL, 0);
+    if (spm)
+      begin_spm(&m);
+    else
+      begin_bpe(&m), add(&m, "<|im_start|>", WR_TOKEN_CONTROL, 0), add(&m, "<|im_end|>", WR_TOKEN_CONTROL, 0);
     weir_status st = WEIR_ENOMEM;
     weir_set_hooks(&hooks);
     long n = 0, silent = 0;

@@ -50,9 +50,7 @@ char *wr_strndup(const char *s, size_t n) {
   return copy;
 }
 
-char *wr_strdup(const char *s) {
-  return wr_strndup(s, strlen(s));
-}
+char *wr_strdup(const char *s) { return wr_strndup(s, strlen(s)); }
 
 bool wr_mul_size(size_t a, size_t b, size_t *out) {
   size_t product;
@@ -150,9 +148,7 @@ char *wr_arena_strndup(wr_arena *a, const char *s, size_t n) {
   return copy;
 }
 
-char *wr_arena_strdup(wr_arena *a, const char *s) {
-  return wr_arena_strndup(a, s, strlen(s));
-}
+char *wr_arena_strdup(wr_arena *a, const char *s) { return wr_arena_strndup(a, s, strlen(s)); }
 
 char *wr_arena_printf(wr_arena *a, const char *fmt, ...) {
   va_list args, again;

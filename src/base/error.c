@@ -21,7 +21,7 @@ static const struct {
   const char *name;
 } status_rows[] = {
 #define X(row_name, value, row_exit_code, text) {WEIR_##row_name, row_exit_code, "WEIR_" #row_name},
-  WEIR_STATUS_MAP(X)
+    WEIR_STATUS_MAP(X)
 #undef X
 };
 
@@ -37,13 +37,9 @@ int weir_status_exit_code(weir_status status) {
   return 1;
 }
 
-const char *weir_last_error(void) {
-  return sentence[0] ? sentence : "no error";
-}
+const char *weir_last_error(void) { return sentence[0] ? sentence : "no error"; }
 
-const char *weir_version(void) {
-  return "0.1.0";
-}
+const char *weir_version(void) { return "0.1.0"; }
 
 static void keep_sentence(char *text) {
   size_t n = strlen(text);
@@ -114,9 +110,7 @@ static uint64_t std_clock_ns(void *user) {
 static const weir_hooks std_hooks = {std_allocate, std_reallocate, std_release, std_clock_ns, NULL, WEIR_LOG_WARN, NULL};
 static weir_hooks hooks = {std_allocate, std_reallocate, std_release, std_clock_ns, NULL, WEIR_LOG_WARN, NULL};
 
-const weir_hooks *wr_hooks(void) {
-  return &hooks;
-}
+const weir_hooks *wr_hooks(void) { return &hooks; }
 
 void weir_set_hooks(const weir_hooks *h) {
   weir_hooks next = std_hooks;

@@ -123,9 +123,12 @@ weir_status wr_map_open(const char *path, bool no_mmap, wr_map *out) {
   } else {
     m.bytes = (size_t)st.st_size;
     void *ptr = no_mmap ? MAP_FAILED : mmap(NULL, m.bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (ptr != MAP_FAILED) m.ptr = ptr;
-    else if (!no_mmap && errno == ENOMEM) status = wr_fail_nomem(m.bytes, wr_escape(path, strlen(path)));
-    else status = copy_regular(fd, path, &m); /* asked for, or a file system without maps */
+    if (ptr != MAP_FAILED)
+      m.ptr = ptr;
+    else if (!no_mmap && errno == ENOMEM)
+      status = wr_fail_nomem(m.bytes, wr_escape(path, strlen(path)));
+    else
+      status = copy_regular(fd, path, &m); /* asked for, or a file system without maps */
   }
   close(fd);
   if (status == WEIR_OK) *out = m;
@@ -189,9 +192,7 @@ static char *folder_of(const char *path) {
 }
 
 /* A disk that is full is what WEIR_ENOMEM also stands for. */
-static weir_status write_status(int err) {
-  return err == ENOSPC || err == EDQUOT || err == ENOMEM ? WEIR_ENOMEM : WEIR_EIO;
-}
+static weir_status write_status(int err) { return err == ENOSPC || err == EDQUOT || err == ENOMEM ? WEIR_ENOMEM : WEIR_EIO; }
 
 static weir_status write_whole(int fd, const char *path, const void *bytes, size_t n) {
   for (size_t done = 0; done < n;) {
@@ -272,10 +273,14 @@ weir_status wr_mkdir_p(const char *path) {
 weir_status wr_cache_dir(char *out, size_t cap) {
   const char *own = getenv("WEIR_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   int n;
-  if (own && *own) n = snprintf(out, cap, "%s", own);
-  else if (xdg && *xdg == '/') n = snprintf(out, cap, "%s/weir", xdg); /* the XDG rules: a relative one is ignored */
-  else if (home && *home) n = snprintf(out, cap, "%s/.cache/weir", home);
-  else return wr_fail(WEIR_EFAIL, "no place for a cache: none of WEIR_CACHE, XDG_CACHE_HOME and HOME is set");
+  if (own && *own)
+    n = snprintf(out, cap, "%s", own);
+  else if (xdg && *xdg == '/')
+    n = snprintf(out, cap, "%s/weir", xdg); /* the XDG rules: a relative one is ignored */
+  else if (home && *home)
+    n = snprintf(out, cap, "%s/.cache/weir", home);
+  else
+    return wr_fail(WEIR_EFAIL, "no place for a cache: none of WEIR_CACHE, XDG_CACHE_HOME and HOME is set");
   if (n < 0 || (size_t)n >= cap) return wr_fail(WEIR_EFAIL, "the name of the cache folder is longer than %zu bytes", cap - 1);
   return WEIR_OK;
 }

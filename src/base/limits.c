@@ -65,9 +65,7 @@ void wr_cpus_order(const char *root, const int *allowed, int n_allowed, wr_cpus 
 
 /* ---- cgroups: a limit is a positive number, 0 is none */
 
-static int64_t tighter(int64_t a, int64_t b) {
-  return a == 0 ? b : b == 0 ? a : WR_MIN(a, b);
-}
+static int64_t tighter(int64_t a, int64_t b) { return a == 0 ? b : b == 0 ? a : WR_MIN(a, b); }
 
 /* The limit of one group: `folder` of a mounted hierarchy. */
 typedef int64_t (*limit_at_fn)(const char *root, const char *folder);

@@ -50,9 +50,7 @@ void wr_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo, uint32_t 
   out[3] = c3;
 }
 
-static uint64_t rotl64(uint64_t x, int by) {
-  return x << by | x >> (64 - by);
-}
+static uint64_t rotl64(uint64_t x, int by) { return x << by | x >> (64 - by); }
 
 void wr_rng_seed(wr_rng *r, uint64_t seed) {
   for (int i = 0; i < 4; i++) {
@@ -75,9 +73,7 @@ uint64_t wr_rng_u64(wr_rng *r) {
   return result;
 }
 
-double wr_rng_uniform(wr_rng *r) {
-  return (double)(wr_rng_u64(r) >> 11) * 0x1p-53;
-}
+double wr_rng_uniform(wr_rng *r) { return (double)(wr_rng_u64(r) >> 11) * 0x1p-53; }
 
 /* Marsaglia's polar method; the second value is dropped, so that the state is the four words and nothing else. */
 double wr_rng_normal(wr_rng *r) {
@@ -107,13 +103,9 @@ static uint64_t load64(const uint8_t *p) {
   return x; /* little-endian machines only, as the files that weir makes */
 }
 
-static uint64_t xxh_round(uint64_t acc, uint64_t lane) {
-  return rotl64(acc + lane * XXH_P2, 31) * XXH_P1;
-}
+static uint64_t xxh_round(uint64_t acc, uint64_t lane) { return rotl64(acc + lane * XXH_P2, 31) * XXH_P1; }
 
-static uint64_t xxh_merge(uint64_t hash, uint64_t acc) {
-  return (hash ^ xxh_round(0, acc)) * XXH_P1 + XXH_P4;
-}
+static uint64_t xxh_merge(uint64_t hash, uint64_t acc) { return (hash ^ xxh_round(0, acc)) * XXH_P1 + XXH_P4; }
 
 uint64_t wr_hash64(const void *bytes, size_t n, uint64_t seed) {
   const uint8_t *p = bytes;

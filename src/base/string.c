@@ -31,9 +31,7 @@ void wr_str_put(wr_str *s, const void *bytes, size_t n) {
   s->ptr[s->len] = '\0';
 }
 
-void wr_str_puts(wr_str *s, const char *z) {
-  wr_str_put(s, z, strlen(z));
-}
+void wr_str_puts(wr_str *s, const char *z) { wr_str_put(s, z, strlen(z)); }
 
 void wr_str_printf(wr_str *s, const char *fmt, ...) {
   va_list args, again;

@@ -25,9 +25,9 @@
 #include <unistd.h>
 
 #define TEAM_MAX 1024
-#define SPIN_NS 40000u      /* the longest a thread reads before it sleeps: about what sleeping and waking cost */
-#define SPIN_NS_MIN 1000u   /* the shortest, so that the budget can grow again */
-#define SPINS_A_LOOK 32     /* reads between two looks at the clock */
+#define SPIN_NS 40000u    /* the longest a thread reads before it sleeps: about what sleeping and waking cost */
+#define SPIN_NS_MIN 1000u /* the shortest, so that the budget can grow again */
+#define SPINS_A_LOOK 32   /* reads between two looks at the clock */
 
 /* A word that threads wait for, alone in its cache line with its sleepers. */
 typedef struct gate {
@@ -43,18 +43,18 @@ typedef struct member {
 } member;
 
 struct wr_team {
-  gate run;     /* counts runs */
-  gate barrier; /* counts barriers passed */
-  gate left;    /* workers that still run; the caller waits for 0 */
+  gate run;                                         /* counts runs */
+  gate barrier;                                     /* counts barriers passed */
+  gate left;                                        /* workers that still run; the caller waits for 0 */
   _Alignas(WR_CACHE_LINE) _Atomic uint32_t arrived; /* at the barrier */
-  _Alignas(WR_CACHE_LINE) wr_team_fn fn; /* NULL: the workers end */
+  _Alignas(WR_CACHE_LINE) wr_team_fn fn;            /* NULL: the workers end */
   void *arg;
   int n;
-  bool crowded;          /* more threads than CPUs: never spin */
-  bool pinned;           /* the thread that opened the team is bound to a CPU until it closes it */
+  bool crowded; /* more threads than CPUs: never spin */
+  bool pinned;  /* the thread that opened the team is bound to a CPU until it closes it */
   pthread_t opener;
-  pthread_mutex_t turn;  /* held for a whole run */
-  member *members;       /* n_asked of them */
+  pthread_mutex_t turn; /* held for a whole run */
+  member *members;      /* n_asked of them */
   void *members_alloc, *team_alloc;
 };
 
@@ -161,9 +161,7 @@ void wr_team_run(wr_team *t, wr_team_fn fn, void *arg) {
   pthread_mutex_unlock(&t->turn);
 }
 
-int wr_team_size(const wr_team *t) {
-  return t->n;
-}
+int wr_team_size(const wr_team *t) { return t->n; }
 
 /* ---- opening and closing */
 

@@ -6,8 +6,11 @@
 
 /* One line of a result; keys as other programs rely on them. */
 static void json_row(wr_json *j, const weir_bench_row *r) {
-  const struct { const char *key; double v; } numbers[] = {{"us", r->us}, {"bytes", r->bytes}, {"flop", r->flop}, {"gb_s", r->gb_s},
-                                                           {"gflop_s", r->gflop_s}, {"peak", r->peak}, {"share", r->share}};
+  const struct {
+    const char *key;
+    double v;
+  } numbers[] = {{"us", r->us},           {"bytes", r->bytes}, {"flop", r->flop},  {"gb_s", r->gb_s},
+                 {"gflop_s", r->gflop_s}, {"peak", r->peak},   {"share", r->share}};
   wr_json_object(j);
   wr_json_key(j, "name");
   wr_json_text(j, r->name);
@@ -26,7 +29,10 @@ static int show_progress(void *user, const char *what, double done) {
 }
 
 static weir_status measure(const wr_options *o, bool refresh, weir_machine *m) {
-  const weir_machine_options options = {.quick = o->quick, .refresh = refresh, .threads = (int)o->threads, .progress = show_progress,
+  const weir_machine_options options = {.quick = o->quick,
+                                        .refresh = refresh,
+                                        .threads = (int)o->threads,
+                                        .progress = show_progress,
                                         .user = (void *)(uintptr_t)o};
   const weir_status s = weir_machine_measure(&options, m);
   wr_progress(o, "", -1);
@@ -43,8 +49,13 @@ static void json_machine(const weir_machine *m) {
   for (size_t i = 0; i < m->n_reads; i++) {
     const weir_machine_read *r = &m->reads[i];
     snprintf(shape, sizeof shape, "bytes=%llu threads=%d", (unsigned long long)r->bytes, r->threads);
-    json_row(&j, &(weir_bench_row){.name = "read", .shape = shape, .us = (double)r->bytes / r->gb_s / 1e3, .bytes = (double)r->bytes, .gb_s = r->gb_s,
-                                   .peak = r->gb_s, .share = 1});
+    json_row(&j, &(weir_bench_row){.name = "read",
+                                   .shape = shape,
+                                   .us = (double)r->bytes / r->gb_s / 1e3,
+                                   .bytes = (double)r->bytes,
+                                   .gb_s = r->gb_s,
+                                   .peak = r->gb_s,
+                                   .share = 1});
   }
   for (size_t i = 0; i < m->n_peaks; i++) {
     const weir_machine_peak *p = &m->peaks[i];
@@ -55,7 +66,9 @@ static void json_machine(const weir_machine *m) {
     snprintf(shape, sizeof shape, "threads=%d", m->barriers[i].threads);
     json_row(&j, &(weir_bench_row){.name = "barrier", .shape = shape, .us = m->barriers[i].best_ns / 1e3, .share = 1});
   }
-  if (m->disk_gb_s > 0) json_row(&j, &(weir_bench_row){.name = "disk", .shape = "sequential read", .gb_s = m->disk_gb_s, .peak = m->disk_gb_s, .share = 1});
+  if (m->disk_gb_s > 0)
+    json_row(&j, &(weir_bench_row){
+                     .name = "disk", .shape = "sequential read", .gb_s = m->disk_gb_s, .peak = m->disk_gb_s, .share = 1});
   wr_json_end(&j);
   wr_json_done(&j);
 }
@@ -80,7 +93,11 @@ static int bench_machine(const wr_options *o) {
 
 /* ---- ops */
 
-typedef struct listing { const wr_options *o; wr_json j; size_t n; } listing;
+typedef struct listing {
+  const wr_options *o;
+  wr_json j;
+  size_t n;
+} listing;
 
 static int list_row(void *user, const weir_bench_row *r) {
   listing *l = user;
@@ -91,8 +108,8 @@ static int list_row(void *user, const weir_bench_row *r) {
   if (!l->n++) printf("%-38s %-44s %10s %8s %9s  share of the bound\n", "kernel", "case", "us", "GB/s", "GFLOP/s");
   char bar[3 * 20 + 1];
   wr_bar(bar, 20, r->share);
-  printf("%-38s %-44.44s %10.2f %8.2f %9.1f  %s %3.0f %% of %.0f %s\n", r->name, r->shape, r->us, r->gb_s, r->gflop_s, bar, r->share * 100, r->peak,
-         r->bound_by_bytes ? "GB/s" : "GFLOP/s");
+  printf("%-38s %-44.44s %10.2f %8.2f %9.1f  %s %3.0f %% of %.0f %s\n", r->name, r->shape, r->us, r->gb_s, r->gflop_s, bar,
+         r->share * 100, r->peak, r->bound_by_bytes ? "GB/s" : "GFLOP/s");
   fflush(stdout);
   return ferror(stdout);
 }
@@ -130,7 +147,10 @@ static int by_size(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-typedef struct runs { double prefill[MAX_REPS], decode[MAX_REPS], share[MAX_REPS]; weir_result *last; } runs;
+typedef struct runs {
+  double prefill[MAX_REPS], decode[MAX_REPS], share[MAX_REPS];
+  weir_result *last;
+} runs;
 
 /* One repeat: a prompt of fixed ids into an empty session, then -n tokens. */
 static weir_status run_once(const wr_options *o, weir_model *m, int rep, runs *r) {
@@ -172,8 +192,13 @@ static void print_runs(const wr_options *o, const weir_model_info *info, runs *r
     snprintf(shape, sizeof shape, "tokens=%zu", last->n_prompt_tokens);
     json_row(&j, &(weir_bench_row){.name = "prefill", .shape = shape, .us = prefill > 0 ? 1e6 / prefill : 0});
     snprintf(shape, sizeof shape, "tokens=%zu", last->n_tokens);
-    json_row(&j, &(weir_bench_row){.name = "decode", .shape = shape, .us = decode > 0 ? 1e6 / decode : 0, .bytes = last->bytes_per_token,
-                                   .gb_s = last->bytes_per_token * decode / 1e9, .peak = last->limit_gb_s, .share = r->share[reps - 1]});
+    json_row(&j, &(weir_bench_row){.name = "decode",
+                                   .shape = shape,
+                                   .us = decode > 0 ? 1e6 / decode : 0,
+                                   .bytes = last->bytes_per_token,
+                                   .gb_s = last->bytes_per_token * decode / 1e9,
+                                   .peak = last->limit_gb_s,
+                                   .share = r->share[reps - 1]});
     wr_json_end(&j);
     wr_json_done(&j);
     return;
@@ -183,8 +208,8 @@ static void print_runs(const wr_options *o, const weir_model_info *info, runs *r
   printf("%s (%s), %zu repeats                best    median\n", info->name[0] ? info->name : path, info->types, reps);
   printf("prompt %4zu tokens            %8.1f  %8.1f tok/s\n", last->n_prompt_tokens, prefill, r->prefill[reps / 2]);
   printf("decode %4zu tokens            %8.1f  %8.1f tok/s\n", last->n_tokens, decode, r->decode[reps / 2]);
-  printf("share of the limit            %8.0f  %8.0f %%   (last: %.1f GB/s by a plain read, %s)\n", r->share[reps - 1] * 100, r->share[reps / 2] * 100,
-         last->limit_gb_s, last->limit_mode);
+  printf("share of the limit            %8.0f  %8.0f %%   (last: %.1f GB/s by a plain read, %s)\n", r->share[reps - 1] * 100,
+         r->share[reps / 2] * 100, last->limit_gb_s, last->limit_mode);
 }
 
 static int bench_model(const wr_options *o) {
@@ -212,7 +237,10 @@ static int bench_model(const wr_options *o) {
 }
 
 int wr_cmd_bench(const wr_options *o) {
-  static const struct { const char *name; int (*run)(const wr_options *o); } kinds[] = {{"machine", bench_machine}, {"ops", bench_ops}, {"model", bench_model}};
+  static const struct {
+    const char *name;
+    int (*run)(const wr_options *o);
+  } kinds[] = {{"machine", bench_machine}, {"ops", bench_ops}, {"model", bench_model}};
   const char *what = o->n_args ? o->args[0] : "machine";
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
     if (strcmp(what, kinds[i].name) == 0) return kinds[i].run(o);

@@ -38,7 +38,8 @@ static int list(const wr_options *o, const weir_cache *c) {
   printf("%s: %zu packed model%s, %s\n", shown, c->n_entries, c->n_entries == 1 ? "" : "s", size);
   for (size_t i = 0; i < c->n_entries; i++) {
     const weir_cache_entry *e = &c->entries[i];
-    const char *source = e->source && e->source[0] ? e->source : e->path; /* one that is being made, or was left behind, names no model yet */
+    const char *source =
+        e->source && e->source[0] ? e->source : e->path; /* one that is being made, or was left behind, names no model yet */
     wr_size(size, (double)e->bytes);
     weir_escape(source, strlen(source), shown, sizeof shown);
     printf("%10s  %s  %s\n", size, e->stale ? "stale" : "     ", shown);
@@ -50,8 +51,10 @@ static int verify(const wr_options *o, const weir_cache *c) {
   int bad = 0;
   for (size_t i = 0; i < c->n_entries; i++) {
     const weir_status s = weir_cache_verify(c->entries[i].path);
-    if (s != WEIR_OK) bad = wr_failed(o, s);
-    else if (!o->json) printf("good  %s\n", c->entries[i].path);
+    if (s != WEIR_OK)
+      bad = wr_failed(o, s);
+    else if (!o->json)
+      printf("good  %s\n", c->entries[i].path);
     wr_progress(o, "verifying", (double)(i + 1) / (double)c->n_entries);
   }
   return bad;

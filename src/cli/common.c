@@ -126,9 +126,12 @@ char *wr_read_all(const wr_options *o, FILE *f, const char *name, size_t most, s
     *n = len;
     return text;
   }
-  if (!text) fprintf(stderr, "weir %s: %s: no memory to read it\n", o->command, name);
-  else if (ferror(f)) fprintf(stderr, "weir %s: %s: %s\n", o->command, name, strerror(errno));
-  else fprintf(stderr, "weir %s: %s: longer than %zu bytes\n", o->command, name, most);
+  if (!text)
+    fprintf(stderr, "weir %s: %s: no memory to read it\n", o->command, name);
+  else if (ferror(f))
+    fprintf(stderr, "weir %s: %s: %s\n", o->command, name, strerror(errno));
+  else
+    fprintf(stderr, "weir %s: %s: longer than %zu bytes\n", o->command, name, most);
   free(text);
   return NULL;
 }
@@ -143,7 +146,8 @@ bool wr_parse_ids(const wr_options *o, const char *text, size_t len, weir_token 
     char *stop;
     errno = 0;
     const long v = strtol(at, &stop, 10);
-    if (stop == at || errno || v < INT32_MIN || v > INT32_MAX || (stop < end && !isspace((unsigned char)*stop) && *stop != ',')) {
+    if (stop == at || errno || v < INT32_MIN || v > INT32_MAX ||
+        (stop < end && !isspace((unsigned char)*stop) && *stop != ',')) {
       char shown[64];
       const char *over = at;
       while (over < end && !isspace((unsigned char)*over) && *over != ',') over++;

@@ -125,8 +125,8 @@ static void print_report(const weir_result *r, int threads) {
   fprintf(stderr, "\nprompt %5zu tokens  %7.1f tok/s", r->n_prompt_tokens, r->prefill_tok_s);
   if (r->n_reused) fprintf(stderr, "  (%zu were in the cache)", r->n_reused);
   if (r->seed) fprintf(stderr, "  seed %llu", (unsigned long long)r->seed);
-  fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, KV %s), ended by %s\n", r->n_tokens, r->decode_tok_s,
-          threads, threads == 1 ? "" : "s", per_token, weights, kv, weir_finish_name(r->finish));
+  fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, KV %s), ended by %s\n", r->n_tokens,
+          r->decode_tok_s, threads, threads == 1 ? "" : "s", per_token, weights, kv, weir_finish_name(r->finish));
   if (r->limit_tok_s <= 0 || r->decode_tok_s <= 0) {
     fprintf(stderr, "limit  not measured: the answer was too short\n");
     return;
@@ -134,8 +134,8 @@ static void print_report(const weir_result *r, int threads) {
   char bar[3 * 20 + 1], read[16];
   wr_bar(bar, 20, r->share_of_limit);
   wr_size(read, r->limit_bytes);
-  fprintf(stderr, "limit  %s bandwidth: %.1f GB/s (worst %.1f of %d plain reads of %s) = %.1f tok/s\n", r->limit_mode, r->limit_gb_s, r->limit_gb_s_worst,
-          r->limit_runs, read, r->limit_tok_s);
+  fprintf(stderr, "limit  %s bandwidth: %.1f GB/s (worst %.1f of %d plain reads of %s) = %.1f tok/s\n", r->limit_mode,
+          r->limit_gb_s, r->limit_gb_s_worst, r->limit_runs, read, r->limit_tok_s);
   fprintf(stderr, "share  %s %.0f %% of the limit%s\n", bar, r->share_of_limit * 100,
           r->share_of_limit > 1 ? ": a measuring error, nothing reads faster than a plain read" : "");
 }
@@ -146,8 +146,10 @@ static void print_why(const weir_model *m, const weir_result *r) {
     const size_t n = part == 0 ? weir_profile_print(r->profile, NULL, 0) : weir_model_why(m, NULL, 0);
     char *text = malloc(n + 1);
     if (!text) continue;
-    if (part == 0) weir_profile_print(r->profile, text, n + 1);
-    else weir_model_why(m, text, n + 1);
+    if (part == 0)
+      weir_profile_print(r->profile, text, n + 1);
+    else
+      weir_model_why(m, text, n + 1);
     fprintf(stderr, part == 0 ? "\n%s" : "\nkernels of one token, and why not the better ones:\n%s", text);
     free(text);
   }
@@ -173,9 +175,16 @@ int wr_cmd_generate(const wr_options *o) {
     if (s == WEIR_OK) {
       weir_text stops[WR_LIST_MAX];
       for (size_t i = 0; i < o->stop.n; i++) stops[i] = (weir_text){o->stop.items[i], strlen(o->stop.items[i])};
-      const weir_generate_options options = {.max_tok = o->n == WR_NOT_GIVEN ? 0 : o->n, .sampling = o->sampling, .stop = stops, .n_stop = o->stop.n, .ignore_eos = o->ignore_eos,
-                                             .parse_special = o->parse_special, .show_special = o->show_special, .chat = o->chat,
-                                             .system = o->system, .profile = o->why};
+      const weir_generate_options options = {.max_tok = o->n == WR_NOT_GIVEN ? 0 : o->n,
+                                             .sampling = o->sampling,
+                                             .stop = stops,
+                                             .n_stop = o->stop.n,
+                                             .ignore_eos = o->ignore_eos,
+                                             .parse_special = o->parse_special,
+                                             .show_special = o->show_special,
+                                             .chat = o->chat,
+                                             .system = o->system,
+                                             .profile = o->why};
       wr_stop_on_signal(session);
       s = weir_generate(session, prompt, prompt_bytes, &options, print_piece, (void *)(uintptr_t)o, &r);
       wr_stop_on_signal(NULL);

@@ -17,11 +17,11 @@
 
 static void json_value(wr_json *j, const weir_value *v) {
   switch (v->kind) {
-    case WEIR_VALUE_INT: wr_json_int(j, v->i); break;
-    case WEIR_VALUE_UINT: wr_json_uint(j, v->u); break;
-    case WEIR_VALUE_FLOAT: v->digits == 9 ? wr_json_float(j, (float)v->f) : wr_json_double(j, v->f); break;
-    case WEIR_VALUE_BOOL: wr_json_bool(j, v->b); break;
-    case WEIR_VALUE_TEXT: wr_json_bytes(j, v->text.ptr, v->text.bytes); break;
+  case WEIR_VALUE_INT: wr_json_int(j, v->i); break;
+  case WEIR_VALUE_UINT: wr_json_uint(j, v->u); break;
+  case WEIR_VALUE_FLOAT: v->digits == 9 ? wr_json_float(j, (float)v->f) : wr_json_double(j, v->f); break;
+  case WEIR_VALUE_BOOL: wr_json_bool(j, v->b); break;
+  case WEIR_VALUE_TEXT: wr_json_bytes(j, v->text.ptr, v->text.bytes); break;
   }
 }
 
@@ -74,8 +74,10 @@ static void json_tensor(wr_json *j, const weir_file_tensor *t) {
 
 static void json_claim(wr_json *j, const char *key, int64_t v) {
   wr_json_key(j, key);
-  if (v < 0) wr_json_null(j);
-  else wr_json_int(j, v);
+  if (v < 0)
+    wr_json_null(j);
+  else
+    wr_json_int(j, v);
 }
 
 static bool print_json(weir_file *f, bool full) {
@@ -94,11 +96,15 @@ static bool print_json(weir_file *f, bool full) {
   wr_json_key(&j, "bytes");
   wr_json_uint(&j, info.file_bytes);
   wr_json_key(&j, "arch");
-  if (info.arch.bytes) wr_json_bytes(&j, info.arch.ptr, info.arch.bytes);
-  else wr_json_null(&j);
+  if (info.arch.bytes)
+    wr_json_bytes(&j, info.arch.ptr, info.arch.bytes);
+  else
+    wr_json_null(&j);
   wr_json_key(&j, "name");
-  if (info.name.bytes) wr_json_bytes(&j, info.name.ptr, info.name.bytes);
-  else wr_json_null(&j);
+  if (info.name.bytes)
+    wr_json_bytes(&j, info.name.ptr, info.name.bytes);
+  else
+    wr_json_null(&j);
   wr_json_key(&j, "parameters");
   wr_json_uint(&j, info.parameters);
   json_claim(&j, "layers", info.layers);
@@ -192,11 +198,15 @@ static void print_screen(const weir_file *f) {
   printf("\n  format      %s version %d, %s", info.format, info.version, short_number(text, info.file_bytes, byte_units));
   if (info.parts > 1) printf(" in %d parts", info.parts);
   printf("\n  name        ");
-  if (info.name.bytes) print_escaped(info.name.ptr, info.name.bytes);
-  else printf("(none)");
+  if (info.name.bytes)
+    print_escaped(info.name.ptr, info.name.bytes);
+  else
+    printf("(none)");
   printf("\n  arch        ");
-  if (info.arch.bytes) print_escaped(info.arch.ptr, info.arch.bytes);
-  else printf("(none)");
+  if (info.arch.bytes)
+    print_escaped(info.arch.ptr, info.arch.bytes);
+  else
+    printf("(none)");
   print_claim(info.layers, ", ", info.layers == 1 ? " layer" : " layers");
   print_claim(info.width, ", width ", "");
   print_claim(info.ff, ", feed-forward ", "");

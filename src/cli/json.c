@@ -65,11 +65,16 @@ static void put_string(wr_json *j, const char *text, size_t n) {
   for (size_t at = 0; at < n;) {
     size_t len = sequence(p + at, n - at);
     const char *known = p[at] ? strchr(plain, p[at]) : NULL;
-    if (len == 0) fputs("\xEF\xBF\xBD", j->out), len = 1;
-    else if (known) fputc('\\', j->out), fputc(letter[known - plain], j->out);
-    else if (p[at] < 0x20 || p[at] == 0x7F) fprintf(j->out, "\\u%04x", p[at]);
-    else if (p[at] == 0xC2 && p[at + 1] < 0xA0) fprintf(j->out, "\\u%04x", p[at + 1]); /* C1 controls, which terminals obey */
-    else fwrite(p + at, 1, len, j->out);
+    if (len == 0)
+      fputs("\xEF\xBF\xBD", j->out), len = 1;
+    else if (known)
+      fputc('\\', j->out), fputc(letter[known - plain], j->out);
+    else if (p[at] < 0x20 || p[at] == 0x7F)
+      fprintf(j->out, "\\u%04x", p[at]);
+    else if (p[at] == 0xC2 && p[at + 1] < 0xA0)
+      fprintf(j->out, "\\u%04x", p[at + 1]); /* C1 controls, which terminals obey */
+    else
+      fwrite(p + at, 1, len, j->out);
     at += len;
   }
   fputc('"', j->out);
@@ -90,14 +95,18 @@ void wr_json_bytes(wr_json *j, const char *text, size_t n) {
 }
 
 void wr_json_text(wr_json *j, const char *text) {
-  if (text) wr_json_bytes(j, text, strlen(text));
-  else wr_json_null(j);
+  if (text)
+    wr_json_bytes(j, text, strlen(text));
+  else
+    wr_json_null(j);
 }
 
 static void put_number(wr_json *j, double v, int digits) {
   separate(j, false);
-  if (isfinite(v)) fprintf(j->out, "%.*g", digits, v);
-  else fputs("null", j->out);
+  if (isfinite(v))
+    fprintf(j->out, "%.*g", digits, v);
+  else
+    fputs("null", j->out);
 }
 
 void wr_json_double(wr_json *j, double v) { put_number(j, v, 17); }

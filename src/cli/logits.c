@@ -4,7 +4,10 @@
 
 #include "cli_i.h"
 
-typedef struct ranked { weir_token id; float logit; } ranked;
+typedef struct ranked {
+  weir_token id;
+  float logit;
+} ranked;
 
 static int by_logit(const void *a, const void *b) {
   const ranked *x = a, *y = b;
@@ -70,7 +73,8 @@ static void print_position(report *p, int64_t position, const float *logits, int
   for (int64_t i = 0; best && i < n; i++) {
     char *text = NULL, shown[96];
     size_t bytes = 0;
-    if (weir_tokenizer_decode(p->tokenizer, &best[i].id, 1, WEIR_TEXT_SHOW_SPECIAL | WEIR_TEXT_CONTINUES, &text, &bytes) == WEIR_OK)
+    if (weir_tokenizer_decode(p->tokenizer, &best[i].id, 1, WEIR_TEXT_SHOW_SPECIAL | WEIR_TEXT_CONTINUES, &text, &bytes) ==
+        WEIR_OK)
       weir_escape(text, bytes, shown, sizeof shown);
     else
       shown[0] = 0;

@@ -3,7 +3,10 @@
 
 #include "cli_i.h"
 
-static const struct { const char *name; int (*run)(const wr_options *o); } commands[] = {
+static const struct {
+  const char *name;
+  int (*run)(const wr_options *o);
+} commands[] = {
 #define COMMAND(id, name, fn, args, least, most, summary, examples) {name, fn},
 #include "commands.def"
 #undef COMMAND
@@ -17,8 +20,10 @@ static void print_log(void *user, weir_log_level level, const char *message) {
 }
 
 static weir_log_level log_level(const char *name) {
-  static const struct { const char *name; weir_log_level level; } levels[] = {
-      {"error", WEIR_LOG_ERROR}, {"warn", WEIR_LOG_WARN}, {"info", WEIR_LOG_INFO}, {"debug", WEIR_LOG_DEBUG}};
+  static const struct {
+    const char *name;
+    weir_log_level level;
+  } levels[] = {{"error", WEIR_LOG_ERROR}, {"warn", WEIR_LOG_WARN}, {"info", WEIR_LOG_INFO}, {"debug", WEIR_LOG_DEBUG}};
   for (size_t i = 0; name && i < sizeof levels / sizeof levels[0]; i++)
     if (strcmp(name, levels[i].name) == 0) return levels[i].level;
   return WEIR_LOG_WARN;
@@ -49,7 +54,7 @@ static int run_builtin(int argc, char **argv) {
   }
   if (strcmp(what, "--help") != 0 && strcmp(what, "-h") != 0 && strcmp(what, "help") != 0) return -1;
   if (argc > 2) {
-    char *args[] = {argv[2], (char *)(uintptr_t)"--help", NULL};
+    char *args[] = {argv[2], (char *)(uintptr_t) "--help", NULL};
     const int id = find_command(argv[2]);
     wr_options options;
     return id < 0 ? unknown_command(argv[2]) : wr_options_parse((enum wr_command)id, 2, args, &options) - 1;

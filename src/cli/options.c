@@ -61,7 +61,8 @@ static void help_option(FILE *to, const option_row *r) {
 
 static void help_command(FILE *to, enum wr_command id) {
   const command_row *c = &commands[id];
-  fprintf(to, "usage: weir %s %s%s[options]\n\n%c%s.\n\noptions:\n", c->name, c->args, c->args[0] ? " " : "", toupper(c->summary[0]), c->summary + 1);
+  fprintf(to, "usage: weir %s %s%s[options]\n\n%c%s.\n\noptions:\n", c->name, c->args, c->args[0] ? " " : "",
+          toupper(c->summary[0]), c->summary + 1);
   for (int i = 0; i < N_ROWS; i++)
     if (rows[i].commands != ALL && (rows[i].commands & 1ull << id)) help_option(to, &rows[i]);
   fprintf(to, "everywhere:\n");
@@ -76,10 +77,12 @@ static void help_command(FILE *to, enum wr_command id) {
 }
 
 void wr_help_all(FILE *to) {
-  fprintf(to, "weir %s: runs language models on this machine, and says how close to its limit\n\nusage: weir COMMAND ...\n\n", weir_version());
+  fprintf(to, "weir %s: runs language models on this machine, and says how close to its limit\n\nusage: weir COMMAND ...\n\n",
+          weir_version());
   for (int i = 0; i < WR_CMD_COUNT; i++) fprintf(to, "  %-11s %s\n", commands[i].name, commands[i].summary);
   fprintf(to, "\n'weir COMMAND --help' has each command's options and examples; 'weir completion man' prints the manual page.\n"
-              "exit status: 0 done, 1 failed, 2 wrong usage, 3 input refused, 4 no memory or disk, 5 device fault, 130 interrupted, 143 terminated\n");
+              "exit status: 0 done, 1 failed, 2 wrong usage, 3 input refused, 4 no memory or disk, 5 device fault, 130 "
+              "interrupted, 143 terminated\n");
 }
 
 /* ---- failure */
@@ -174,10 +177,13 @@ static bool parse_count(const char *text, int64_t *out) {
   if (errno || end == text || isspace((unsigned char)*text)) return false;
   int shift = 0;
   switch (*end) {
-    case 'k': case 'K': shift = 10; break;
-    case 'm': case 'M': shift = 20; break;
-    case 'g': case 'G': shift = 30; break;
-    default: break;
+  case 'k':
+  case 'K': shift = 10; break;
+  case 'm':
+  case 'M': shift = 20; break;
+  case 'g':
+  case 'G': shift = 30; break;
+  default: break;
   }
   if (shift) end++;
   return !*end && !__builtin_mul_overflow((int64_t)v, (int64_t)1 << shift, out);
@@ -203,8 +209,10 @@ static int take_value(const option_row *r, const char *text, wr_options *o) {
   } else if (r->kind == SAMPLE) {
     char *end;
     const double v = strtod(text, &end);
-    if (end == text || *end || isspace((unsigned char)*text) || strpbrk(text, "xX")) return wr_usage(o, "--%s wants a number, not '%s'", r->long_name, text);
-    if (weir_sampling_set(&o->sampling, r->field, v) != WEIR_OK) return wr_usage(o, "--%s: %s", r->long_name, weir_last_error());
+    if (end == text || *end || isspace((unsigned char)*text) || strpbrk(text, "xX"))
+      return wr_usage(o, "--%s wants a number, not '%s'", r->long_name, text);
+    if (weir_sampling_set(&o->sampling, r->field, v) != WEIR_OK)
+      return wr_usage(o, "--%s: %s", r->long_name, weir_last_error());
   } else if (r->kind == LIST) {
     wr_list_option *list = (wr_list_option *)(void *)field;
     if (list->n == WR_LIST_MAX) return wr_usage(o, "--%s can be given %d times at most", r->long_name, WR_LIST_MAX);
@@ -215,7 +223,8 @@ static int take_value(const option_row *r, const char *text, wr_options *o) {
   return 0;
 }
 
-static int take_option(enum wr_command id, const option_row *r, const char *inline_value, const char *next, bool *took_next, wr_options *o) {
+static int take_option(enum wr_command id, const option_row *r, const char *inline_value, const char *next, bool *took_next,
+                       wr_options *o) {
   *took_next = false;
   if (!(r->commands & 1ull << id)) return wr_usage(o, "--%s is not an option of this command", r->long_name);
   if (r->kind == FLAG) {
@@ -244,7 +253,8 @@ static int parse_one(enum wr_command id, int argc, char **argv, int *i, wr_optio
     r = find_long(word + 2, n);
     if (!r) {
       const char *near = closest_option(id, word + 2, n);
-      return near ? wr_usage(o, "unknown option '%s'; did you mean --%s?", word, near) : wr_usage(o, "unknown option '%s'", word);
+      return near ? wr_usage(o, "unknown option '%s'; did you mean --%s?", word, near)
+                  : wr_usage(o, "unknown option '%s'", word);
     }
     value = word[2 + n] == '=' ? word + 2 + n + 1 : NULL;
   } else {
@@ -258,9 +268,14 @@ static int parse_one(enum wr_command id, int argc, char **argv, int *i, wr_optio
 }
 
 static int check_words(wr_options *o) {
-  static const struct { const char *name; weir_kv_type type; } kinds[] = {{"f16", WEIR_KV_F16}, {"f32", WEIR_KV_F32}};
-  static const struct { const char *name; weir_log_level level; } levels[] = {
-      {"error", WEIR_LOG_ERROR}, {"warn", WEIR_LOG_WARN}, {"info", WEIR_LOG_INFO}, {"debug", WEIR_LOG_DEBUG}};
+  static const struct {
+    const char *name;
+    weir_kv_type type;
+  } kinds[] = {{"f16", WEIR_KV_F16}, {"f32", WEIR_KV_F32}};
+  static const struct {
+    const char *name;
+    weir_log_level level;
+  } levels[] = {{"error", WEIR_LOG_ERROR}, {"warn", WEIR_LOG_WARN}, {"info", WEIR_LOG_INFO}, {"debug", WEIR_LOG_DEBUG}};
   if (o->kv) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
       if (strcmp(o->kv, kinds[i].name) == 0) o->kv_type = kinds[i].type;
@@ -304,7 +319,8 @@ static void complete_bash(void) {
   printf("# bash completion of weir; made by: weir completion bash\n_weir() {\n  local cur=${COMP_WORDS[COMP_CWORD]}\n"
          "  if [ $COMP_CWORD = 1 ]; then COMPREPLY=($(compgen -W '");
   for (int i = 0; i < WR_CMD_COUNT; i++) printf("%s ", commands[i].name);
-  printf("--help --version' -- \"$cur\")); return; fi\n  case \"$cur\" in -*) ;; *) COMPREPLY=($(compgen -f -- \"$cur\")); return ;; esac\n  case ${COMP_WORDS[1]} in\n");
+  printf("--help --version' -- \"$cur\")); return; fi\n  case \"$cur\" in -*) ;; *) COMPREPLY=($(compgen -f -- \"$cur\")); "
+         "return ;; esac\n  case ${COMP_WORDS[1]} in\n");
   for (int id = 0; id < WR_CMD_COUNT; id++) {
     printf("    %s) COMPREPLY=($(compgen -W '", commands[id].name);
     for (int i = 0; i < N_ROWS; i++)
@@ -319,7 +335,8 @@ static void put_quoted(const char *text) {
 }
 
 static void complete_zsh(void) {
-  printf("#compdef weir\n# zsh completion of weir; made by: weir completion zsh\n_weir() {\n  if (( CURRENT == 2 )); then\n    local -a c; c=(");
+  printf("#compdef weir\n# zsh completion of weir; made by: weir completion zsh\n_weir() {\n  if (( CURRENT == 2 )); then\n    "
+         "local -a c; c=(");
   for (int i = 0; i < WR_CMD_COUNT; i++) {
     printf("'%s:", commands[i].name);
     put_quoted(commands[i].summary);
@@ -367,12 +384,17 @@ static void man_option(const option_row *r) {
 }
 
 static void man_page(void) {
-  printf(".TH WEIR 1 \"\" \"weir %s\" \"User Commands\"\n.SH NAME\nweir \\- run language models at the speed of the machine\n.SH SYNOPSIS\n"
-         ".B weir\n.I COMMAND\n.RI [ options ]\n.SH DESCRIPTION\nweir runs generative language models (GGUF files) on this machine, and says after each "
-         "answer how fast that was, what bounded it, and which share of the bound it reached. Results go to standard output, everything else to standard "
-         "error.\n.SH COMMANDS\n", weir_version());
+  printf(".TH WEIR 1 \"\" \"weir %s\" \"User Commands\"\n.SH NAME\nweir \\- run language models at the speed of the "
+         "machine\n.SH SYNOPSIS\n"
+         ".B weir\n.I COMMAND\n.RI [ options ]\n.SH DESCRIPTION\nweir runs generative language models (GGUF files) on this "
+         "machine, and says after each "
+         "answer how fast that was, what bounded it, and which share of the bound it reached. Results go to standard output, "
+         "everything else to standard "
+         "error.\n.SH COMMANDS\n",
+         weir_version());
   for (int id = 0; id < WR_CMD_COUNT; id++) {
-    printf(".SS weir %s %s\n%c%s.\n.PP\n", commands[id].name, commands[id].args, toupper(commands[id].summary[0]), commands[id].summary + 1);
+    printf(".SS weir %s %s\n%c%s.\n.PP\n", commands[id].name, commands[id].args, toupper(commands[id].summary[0]),
+           commands[id].summary + 1);
     for (int i = 0; i < N_ROWS; i++) {
       if (rows[i].commands == ALL || !(rows[i].commands & 1ull << id)) continue;
       man_option(&rows[i]);
@@ -386,14 +408,18 @@ static void man_page(void) {
     if (rows[i].commands != ALL) continue;
     man_option(&rows[i]);
   }
-  printf(".SH EXIT STATUS\n0 done; 1 the work failed; 2 wrong usage; 3 input refused; 4 not enough memory or disk; 5 device fault; 130 interrupted; 143 "
-         "terminated.\n.SH ENVIRONMENT\n.TP\n.B WEIR_CACHE\nfolder of packed weights and measurements (~/.cache/weir)\n.TP\n.B WEIR_ISA\ngeneric, avx2 or "
+  printf(".SH EXIT STATUS\n0 done; 1 the work failed; 2 wrong usage; 3 input refused; 4 not enough memory or disk; 5 device "
+         "fault; 130 interrupted; 143 "
+         "terminated.\n.SH ENVIRONMENT\n.TP\n.B WEIR_CACHE\nfolder of packed weights and measurements (~/.cache/weir)\n.TP\n.B "
+         "WEIR_ISA\ngeneric, avx2 or "
          "avx512: use no newer instructions\n.TP\n.B WEIR_USE\nop:row,op:row: force kernels\n.TP\n.B NO_COLOR\nno colour\n");
 }
 
 int wr_cmd_completion(const wr_options *o) {
-  static const struct { const char *kind; void (*print)(void); } kinds[] = {
-      {"bash", complete_bash}, {"zsh", complete_zsh}, {"fish", complete_fish}, {"man", man_page}};
+  static const struct {
+    const char *kind;
+    void (*print)(void);
+  } kinds[] = {{"bash", complete_bash}, {"zsh", complete_zsh}, {"fish", complete_fish}, {"man", man_page}};
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
     if (strcmp(o->args[0], kinds[i].kind) != 0) continue;
     kinds[i].print();

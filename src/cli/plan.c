@@ -83,8 +83,8 @@ static int plan_all(const wr_options *o, weir_context *ctx) {
       char memory[16], bar[3 * 20 + 1];
       wr_size(memory, plans[i]->memory_bytes);
       wr_bar(bar, 20, best > 0 ? plans[i]->bound_tok_s / best : 0);
-      printf("%-34.34s %9s %9.0f  %-5s %12.0f  %-16s  %s\n", plans[i]->device, memory, plans[i]->bandwidth_gb_s, plans[i]->fits ? "yes" : "no",
-             plans[i]->bound_tok_s, plans[i]->bound_by, bar);
+      printf("%-34.34s %9s %9.0f  %-5s %12.0f  %-16s  %s\n", plans[i]->device, memory, plans[i]->bandwidth_gb_s,
+             plans[i]->fits ? "yes" : "no", plans[i]->bound_tok_s, plans[i]->bound_by, bar);
     }
   }
   for (int i = 0; i <= n; i++) weir_plan_free(plans[i]);

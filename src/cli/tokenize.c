@@ -7,8 +7,8 @@
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
 static unsigned text_flags(const wr_options *o) {
-  return (o->parse_special ? WEIR_TEXT_PARSE_SPECIAL : 0u) | (o->no_special ? WEIR_TEXT_NO_BOS : 0u) | (o->show_special ? WEIR_TEXT_SHOW_SPECIAL : 0u) |
-         (o->continues ? WEIR_TEXT_CONTINUES : 0u);
+  return (o->parse_special ? WEIR_TEXT_PARSE_SPECIAL : 0u) | (o->no_special ? WEIR_TEXT_NO_BOS : 0u) |
+         (o->show_special ? WEIR_TEXT_SHOW_SPECIAL : 0u) | (o->continues ? WEIR_TEXT_CONTINUES : 0u);
 }
 
 static weir_status to_ids(const wr_options *o, const weir_tokenizer *t, const char *text, size_t n) {

@@ -7,9 +7,9 @@
 #include "core/core_i.h"
 
 typedef struct casting {
-  wr_program *p;      /* being written */
-  int *now;           /* [old values] id that stands for it in the new program */
-  int *as_compute;    /* [old values] its cast, -1 */
+  wr_program *p;   /* being written */
+  int *now;        /* [old values] id that stands for it in the new program */
+  int *as_compute; /* [old values] its cast, -1 */
   wr_dtype compute;
 } casting;
 

@@ -25,21 +25,31 @@ weir_status wr_check(const wr_program *p) {
       const wr_op_arg *arg = &in->op->args[a];
       const int v = in->args[a];
       const bool adds = in->acc >> a & 1;
-      if (v >= p->n_values) s = broken(i, in, a, "no such value");
-      else if (v < 0 && !(arg->flags & WR_ARG_OPTIONAL)) s = broken(i, in, a, "is required and absent");
-      else if (v < 0) continue;
-      else if (arg->role == WR_IN && !defined[v]) s = broken(i, in, a, "is used before it is defined");
-      else if (arg->role == WR_UPDATE && !defined[v]) s = broken(i, in, a, "is updated before it is defined");
-      else if (arg->role == WR_UPDATE && p->values[v].kind == WR_INPUT) s = broken(i, in, a, "an INPUT cannot be updated");
-      else if (adds && !(arg->flags & WR_ARG_ACC)) s = broken(i, in, a, "cannot be added to");
-      else if (arg->role == WR_OUT && adds && !defined[v]) s = broken(i, in, a, "is added to before it is defined");
-      else if (arg->role == WR_OUT && !adds && defined[v]) s = broken(i, in, a, "is assigned twice");
+      if (v >= p->n_values)
+        s = broken(i, in, a, "no such value");
+      else if (v < 0 && !(arg->flags & WR_ARG_OPTIONAL))
+        s = broken(i, in, a, "is required and absent");
+      else if (v < 0)
+        continue;
+      else if (arg->role == WR_IN && !defined[v])
+        s = broken(i, in, a, "is used before it is defined");
+      else if (arg->role == WR_UPDATE && !defined[v])
+        s = broken(i, in, a, "is updated before it is defined");
+      else if (arg->role == WR_UPDATE && p->values[v].kind == WR_INPUT)
+        s = broken(i, in, a, "an INPUT cannot be updated");
+      else if (adds && !(arg->flags & WR_ARG_ACC))
+        s = broken(i, in, a, "cannot be added to");
+      else if (arg->role == WR_OUT && adds && !defined[v])
+        s = broken(i, in, a, "is added to before it is defined");
+      else if (arg->role == WR_OUT && !adds && defined[v])
+        s = broken(i, in, a, "is assigned twice");
     }
     if (s == WEIR_OK && wr_instr_shape(p, in->op, in->params, in->args, false, t) != WEIR_OK)
       s = wr_fail_prefix(WEIR_EFAIL, "instruction %d (%s): ", i, in->op->name);
     for (int a = 0; a < n && s == WEIR_OK; a++) {
       if (in->op->args[a].role != WR_OUT || in->args[a] < 0) continue;
-      if (!wr_vtype_equal(&t[a], &p->values[in->args[a]].t)) s = broken(i, in, a, "the shape rule and the table of values disagree");
+      if (!wr_vtype_equal(&t[a], &p->values[in->args[a]].t))
+        s = broken(i, in, a, "the shape rule and the table of values disagree");
       defined[in->args[a]] = true;
     }
   }

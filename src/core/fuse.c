@@ -25,8 +25,7 @@ int wr_value_readers(const wr_program *p, int value) {
   int n = 0;
   for (int i = 0; i < p->n_instrs; i++) {
     const wr_instr *in = &p->instrs[i];
-    for (int a = 0; in->op && in->op->args[a].role != WR_ARG_END; a++)
-      n += in->args[a] == value && i != p->values[value].def;
+    for (int a = 0; in->op && in->op->args[a].role != WR_ARG_END; a++) n += in->args[a] == value && i != p->values[value].def;
   }
   return n;
 }
@@ -59,7 +58,9 @@ static void fuse_into_all(wr_program *p, const struct fusion *f, wr_instr *produ
   const int value = first_output(producer);
   if (value < 0 || p->values[value].kind != WR_TEMP || producer->acc) return;
   for (int a = 0; f->producer->args[a].role != WR_ARG_END; a++)
-    if (f->producer->args[a].role == WR_OUT && producer->args[a] >= 0 && producer->args[a] != value && wr_value_readers(p, producer->args[a])) return;
+    if (f->producer->args[a].role == WR_OUT && producer->args[a] >= 0 && producer->args[a] != value &&
+        wr_value_readers(p, producer->args[a]))
+      return;
   for (int sure = 0; sure < 2; sure++)
     for (int i = 0; i < p->n_instrs; i++) {
       wr_instr *reader = &p->instrs[i], trial = *reader;

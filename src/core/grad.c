@@ -11,10 +11,10 @@
 
 struct wr_grad {
   wr_program *p;
-  int n;          /* values of the forward program; later ones are gradients and have none themselves */
-  bool *wanted;   /* [n] depends on something whose gradient is asked for */
-  bool *owned;    /* [n] grad[v] belongs to v alone */
-  int *grad;      /* [n] value id, -1 */
+  int n;        /* values of the forward program; later ones are gradients and have none themselves */
+  bool *wanted; /* [n] depends on something whose gradient is asked for */
+  bool *owned;  /* [n] grad[v] belongs to v alone */
+  int *grad;    /* [n] value id, -1 */
 };
 
 wr_program *wr_grad_program(wr_grad *g) { return g->p; }
@@ -56,7 +56,8 @@ void wr_grad_add(wr_grad *g, int value, int grad) {
     return;
   }
   if (p->values[sum].kind == WR_STATE) {
-    wr_program_fail(p, WEIR_EUNSUPPORTED, "the gradient of '%s' cannot be added to its accumulator: the op that makes it cannot add",
+    wr_program_fail(p, WEIR_EUNSUPPORTED,
+                    "the gradient of '%s' cannot be added to its accumulator: the op that makes it cannot add",
                     p->values[value].name);
     return;
   }
@@ -76,7 +77,8 @@ void wr_grad_into(wr_program *p, int param, int accumulator) {
 /* A value is wanted when it is asked for, or is computed from a wanted one. */
 static void find_wanted(wr_grad *g, const int *wrt, int n_wrt) {
   const wr_program *p = g->p;
-  for (int v = 0; v < g->n; v++) g->wanted[v] = p->values[v].kind == WR_PARAM && wr_dtypes[p->values[v].t.dtype].kind == WR_FLOAT;
+  for (int v = 0; v < g->n; v++)
+    g->wanted[v] = p->values[v].kind == WR_PARAM && wr_dtypes[p->values[v].t.dtype].kind == WR_FLOAT;
   for (int i = 0; i < n_wrt; i++) g->wanted[wrt[i]] = true;
   for (int i = 0; i < p->n_instrs; i++) {
     const wr_instr *in = &p->instrs[i];

@@ -14,8 +14,15 @@
 
 enum { ALIGN = 64, QUARANTINE = 3 };
 
-typedef struct block { size_t offset, bytes; int free_after; } block;
-typedef struct arena_state { block *live; int n; size_t cap, end; } arena_state;
+typedef struct block {
+  size_t offset, bytes;
+  int free_after;
+} block;
+typedef struct arena_state {
+  block *live;
+  int n;
+  size_t cap, end;
+} arena_state;
 
 static bool in_arena(const wr_value *v) { return v->kind != WR_PARAM && v->kind != WR_STATE; }
 

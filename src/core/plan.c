@@ -12,7 +12,10 @@
 
 enum { NEXT_WITHIN = 12 }; /* instructions */
 
-typedef struct touched { const char *begin, *end; bool written; } touched;
+typedef struct touched {
+  const char *begin, *end;
+  bool written;
+} touched;
 
 static void describe_arg(const wr_value *v, bool absent, wr_arg *a) {
   *a = (wr_arg){.ext = {1, 1, 1, 1}};
@@ -89,7 +92,8 @@ static weir_status find_barriers(wr_plan *plan) {
       const char *at = step->call.args[a].data;
       now[k++] = (touched){at, at + wr_value_bytes(&p->values[in->args[a]]), in->op->args[a].role != WR_IN};
     }
-    if (step->call.scratch) now[k++] = (touched){step->call.scratch, (char *)step->call.scratch + step->call.scratch_bytes, true};
+    if (step->call.scratch)
+      now[k++] = (touched){step->call.scratch, (char *)step->call.scratch + step->call.scratch_bytes, true};
     for (size_t t = 0; t < k && !step->barrier; t++) step->barrier = conflicts(list, n, &now[t]);
     if (step->barrier) {
       n = 0;
@@ -141,7 +145,10 @@ static weir_status resolve(wr_plan *plan, const wr_memory_plan *m) {
     wr_step *step = &plan->list.steps[i];
     wr_cost cost = {0};
     if (in->op->cost) in->op->cost(&step->call, &cost);
-    *step = (wr_step){.run = in->row->run, .name = in->row->name, .bytes = cost.read_bytes + cost.write_bytes, .flop = cost.flop,
+    *step = (wr_step){.run = in->row->run,
+                      .name = in->row->name,
+                      .bytes = cost.read_bytes + cost.write_bytes,
+                      .flop = cost.flop,
                       .call = step->call};
     step->call.regs = plan->io.addr;
     for (int a = 0; a < WR_MAX_ARGS; a++)
@@ -233,7 +240,8 @@ void wr_plan_free(wr_plan *plan) {
 /* The buffer and offset of a value that has memory. */
 static weir_status locate(const wr_plan *plan, int value, const wr_buf **buf, size_t *offset) {
   const wr_program *p = plan->program;
-  if (value < 0 || value >= p->n_values) return wr_fail(WEIR_EUSAGE, "value %d is not one of the program's %d", value, p->n_values);
+  if (value < 0 || value >= p->n_values)
+    return wr_fail(WEIR_EUSAGE, "value %d is not one of the program's %d", value, p->n_values);
   const wr_value *v = &p->values[value];
   *buf = v->bound ? &v->buf : v->kind == WR_PARAM ? &plan->params : v->kind == WR_STATE ? &plan->states : &plan->arena;
   *offset = v->offset;

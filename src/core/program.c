@@ -134,7 +134,8 @@ bool wr_vtype_equal(const wr_vtype *a, const wr_vtype *b) {
          memcmp(a->ext, b->ext, sizeof a->ext) == 0;
 }
 
-weir_status wr_instr_shape(const wr_program *p, const wr_op *op, const void *params, const int *args, bool outputs_too, wr_vtype *t) {
+weir_status wr_instr_shape(const wr_program *p, const wr_op *op, const void *params, const int *args, bool outputs_too,
+                           wr_vtype *t) {
   const int n = wr_op_n_args(op);
   memset(t, 0, sizeof *t * WR_MAX_ARGS);
   for (int i = 0; i < n; i++)
@@ -194,7 +195,8 @@ void wr_program_compact(wr_program *p) {
     p->instrs[kept] = p->instrs[i];
     const wr_instr *in = &p->instrs[kept];
     for (int a = 0; in->op->args[a].role != WR_ARG_END; a++)
-      if (in->op->args[a].role == WR_OUT && in->args[a] >= 0 && p->values[in->args[a]].def < 0) p->values[in->args[a]].def = kept;
+      if (in->op->args[a].role == WR_OUT && in->args[a] >= 0 && p->values[in->args[a]].def < 0)
+        p->values[in->args[a]].def = kept;
     kept++;
   }
   p->n_instrs = kept;

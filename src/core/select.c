@@ -65,7 +65,8 @@ const char *wr_row_refuses(const wr_op *op, const wr_row *row, const wr_call *c,
   for (int a = 0; op->args[a].role != WR_ARG_END; a++) {
     const wr_arg *arg = &c->args[a];
     if (!arg->rank || types_match(row->types, &op->args[a], arg)) continue;
-    snprintf(buf, cap, "does not take %s/%s for '%s'", wr_dtypes[arg->dtype].name, wr_layout_name((wr_layout)arg->layout), op->args[a].name);
+    snprintf(buf, cap, "does not take %s/%s for '%s'", wr_dtypes[arg->dtype].name, wr_layout_name((wr_layout)arg->layout),
+             op->args[a].name);
     return buf;
   }
   return row->refuse ? row->refuse(c) : NULL;
@@ -125,18 +126,22 @@ weir_status wr_use_check(const char *use) {
     char name[32];
     snprintf(name, sizeof name, "%.*s", (int)WR_MIN(n, sizeof name - 1), w);
     const wr_op *op = n < sizeof name ? wr_op_find(name) : NULL;
-    if (n + 1 >= word) return wr_fail(WEIR_EUSAGE, "WEIR_USE holds '%s', wanted op:row,op:row", wr_escape(w, WR_MIN(word, (size_t)80)));
-    if (!op) return wr_fail(WEIR_EUSAGE, "WEIR_USE names an op '%s', which does not exist", wr_escape(w, WR_MIN(n, (size_t)80)));
+    if (n + 1 >= word)
+      return wr_fail(WEIR_EUSAGE, "WEIR_USE holds '%s', wanted op:row,op:row", wr_escape(w, WR_MIN(word, (size_t)80)));
+    if (!op)
+      return wr_fail(WEIR_EUSAGE, "WEIR_USE names an op '%s', which does not exist", wr_escape(w, WR_MIN(n, (size_t)80)));
     int i = 0;
     while (i < op->n_rows && !row_named(&op->rows[i], w + n + 1, word - n - 1)) i++;
     if (i == op->n_rows)
-      return wr_fail(WEIR_EUSAGE, "WEIR_USE names row '%s' of op %s, which has no such row", wr_escape(w + n + 1, WR_MIN(word - n - 1, (size_t)80)), op->name);
+      return wr_fail(WEIR_EUSAGE, "WEIR_USE names row '%s' of op %s, which has no such row",
+                     wr_escape(w + n + 1, WR_MIN(word - n - 1, (size_t)80)), op->name);
     w += word + (w[word] == ',');
   }
   return WEIR_OK;
 }
 
-const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, wr_class_ledger *classes, const char *use, wr_str *why) {
+const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, wr_class_ledger *classes, const char *use,
+                        wr_str *why) {
   char key[512], reason[160];
   size_t forced_len = 0;
   if (!use) use = getenv("WEIR_USE");
@@ -160,9 +165,9 @@ const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, w
       return row;
     }
     if (why) wr_str_printf(why, "  %s: %s\n", row->name, no);
-    if (forced && row_named(row, forced, forced_len)) wr_fail(WEIR_EUNSUPPORTED, "WEIR_USE forces %s for %s: it %s", row->name, op->name, no);
+    if (forced && row_named(row, forced, forced_len))
+      wr_fail(WEIR_EUNSUPPORTED, "WEIR_USE forces %s for %s: it %s", row->name, op->name, no);
   }
-  if (!forced)
-    wr_fail(WEIR_EUNSUPPORTED, "no kernel of device %s takes this call: %s", d->api->name, key);
+  if (!forced) wr_fail(WEIR_EUNSUPPORTED, "no kernel of device %s takes this call: %s", d->api->name, key);
   return NULL;
 }

@@ -25,13 +25,18 @@ const wr_gguf_meta *wr_gguf_find(const wr_gguf *g, const char *key) { return wr_
 /* What stands there, for a sentence: "the uint32 7", "the string 'x'", "an array of 3 float32" */
 static const char *found_text(char out[192], const wr_gguf_meta *m) {
   const char *type = wr_gguf_value_name(m->type);
-  if (wr_gguf_is_unsigned(m->type)) snprintf(out, 192, "the %s %" PRIu64, type, m->v.u);
-  else if (wr_gguf_is_signed(m->type)) snprintf(out, 192, "the %s %" PRId64, type, m->v.i);
-  else if (m->type == WR_GGUF_VALUE_BOOL) snprintf(out, 192, "the bool %s", m->v.b ? "true" : "false");
-  else if (m->type == WR_GGUF_VALUE_STRING) snprintf(out, 192, "the string '%s'", wr_escape(m->v.text.ptr, m->v.text.len));
+  if (wr_gguf_is_unsigned(m->type))
+    snprintf(out, 192, "the %s %" PRIu64, type, m->v.u);
+  else if (wr_gguf_is_signed(m->type))
+    snprintf(out, 192, "the %s %" PRId64, type, m->v.i);
+  else if (m->type == WR_GGUF_VALUE_BOOL)
+    snprintf(out, 192, "the bool %s", m->v.b ? "true" : "false");
+  else if (m->type == WR_GGUF_VALUE_STRING)
+    snprintf(out, 192, "the string '%s'", wr_escape(m->v.text.ptr, m->v.text.len));
   else if (m->type == WR_GGUF_VALUE_ARRAY)
     snprintf(out, 192, "an array of %" PRIu64 " %s", m->v.array.count, wr_gguf_value_name(m->v.array.type));
-  else snprintf(out, 192, "the %s %g", type, m->v.f);
+  else
+    snprintf(out, 192, "the %s %g", type, m->v.f);
   return out;
 }
 
@@ -41,8 +46,8 @@ static weir_status missing(const char *path, const char *key, const char *wanted
 
 static weir_status mismatch(const char *path, const char *key, const wr_gguf_meta *m, const char *wanted) {
   char found[192];
-  return wr_fail(WEIR_EFORMAT, "%s: metadata key '%s' is %s, wanted %s", wr_shown(path), wr_shown(key),
-                 found_text(found, m), wanted);
+  return wr_fail(WEIR_EFORMAT, "%s: metadata key '%s' is %s, wanted %s", wr_shown(path), wr_shown(key), found_text(found, m),
+                 wanted);
 }
 
 weir_status wr_gguf_metas_int(const wr_gguf_metas *metas, const char *path, const char *key, bool required, int64_t min,
@@ -53,8 +58,10 @@ weir_status wr_gguf_metas_int(const wr_gguf_metas *metas, const char *path, cons
   if (!positive && !wr_gguf_is_signed(m->type)) return mismatch(path, key, m, "an integer");
   if ((positive && m->v.u > INT64_MAX) || m->v.i < min || m->v.i > max) {
     char wanted[64];
-    if (max == INT64_MAX) snprintf(wanted, sizeof wanted, "%" PRId64 " or more", min);
-    else snprintf(wanted, sizeof wanted, "%" PRId64 " to %" PRId64, min, max);
+    if (max == INT64_MAX)
+      snprintf(wanted, sizeof wanted, "%" PRId64 " or more", min);
+    else
+      snprintf(wanted, sizeof wanted, "%" PRId64 " to %" PRId64, min, max);
     return mismatch(path, key, m, wanted);
   }
   *out = m->v.i;
@@ -144,9 +151,9 @@ double wr_gguf_array_float(const wr_gguf_array *a, uint64_t i) {
   float f;
   double d;
   switch (a->type) {
-    case WR_GGUF_VALUE_F32: memcpy(&f, a->ptr + i * sizeof f, sizeof f); return (double)f;
-    case WR_GGUF_VALUE_F64: memcpy(&d, a->ptr + i * sizeof d, sizeof d); return d;
-    case WR_GGUF_VALUE_U64: return (double)(uint64_t)wr_gguf_array_int(a, i);
-    default: return (double)wr_gguf_array_int(a, i);
+  case WR_GGUF_VALUE_F32: memcpy(&f, a->ptr + i * sizeof f, sizeof f); return (double)f;
+  case WR_GGUF_VALUE_F64: memcpy(&d, a->ptr + i * sizeof d, sizeof d); return d;
+  case WR_GGUF_VALUE_U64: return (double)(uint64_t)wr_gguf_array_int(a, i);
+  default: return (double)wr_gguf_array_int(a, i);
   }
 }

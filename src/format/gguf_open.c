@@ -60,8 +60,7 @@ static weir_status split_read(const wr_gguf_metas *m, const char *path, split *s
   WR_TRY(wr_gguf_metas_int(m, path, "split.tensors.count", false, 0, INT64_MAX, &s->n_tensors));
   s->count = WR_MAX(s->count, 1); /* 0 is written for 'not split' */
   if (s->no >= s->count)
-    return wr_fail(WEIR_EFORMAT, "%s: split.no is %d, but split.count is %d", wr_shown(path), (int)s->no,
-                   (int)s->count);
+    return wr_fail(WEIR_EFORMAT, "%s: split.no is %d, but split.count is %d", wr_shown(path), (int)s->no, (int)s->count);
   return WEIR_OK;
 }
 
@@ -95,9 +94,11 @@ static weir_status split_open(wr_gguf *g, const char *path, const split *series,
   }
   if (status == WEIR_OK) status = split_read(meta, sibling, &s);
   if (status == WEIR_OK && (s.no != no || s.count != series->count || s.n_tensors != series->n_tensors))
-    status = wr_fail(WEIR_EFORMAT, "%s: does not belong to the split model of %s: it says part %d of %d with %lld tensors "
-                     "in all, wanted part %d of %d with %lld", wr_shown(sibling), wr_shown(path), (int)s.no + 1,
-                     (int)s.count, (long long)s.n_tensors, no + 1, (int)series->count, (long long)series->n_tensors);
+    status = wr_fail(WEIR_EFORMAT,
+                     "%s: does not belong to the split model of %s: it says part %d of %d with %lld tensors "
+                     "in all, wanted part %d of %d with %lld",
+                     wr_shown(sibling), wr_shown(path), (int)s.no + 1, (int)s.count, (long long)s.n_tensors, no + 1,
+                     (int)series->count, (long long)series->n_tensors);
   wr_free(sibling);
   return status;
 }

@@ -138,19 +138,19 @@ static weir_status take_value(cursor *c, wr_gguf_meta *m) {
   size_t bytes = wr_gguf_value_bytes(m->type);
   if (bytes) WR_TRY(take(c, &x, bytes, "a value"));
   switch (m->type) {
-    case WR_GGUF_VALUE_U8: m->v.u = x.u8; return WEIR_OK;
-    case WR_GGUF_VALUE_I8: m->v.i = x.i8; return WEIR_OK;
-    case WR_GGUF_VALUE_U16: m->v.u = x.u16; return WEIR_OK;
-    case WR_GGUF_VALUE_I16: m->v.i = x.i16; return WEIR_OK;
-    case WR_GGUF_VALUE_U32: m->v.u = x.u32; return WEIR_OK;
-    case WR_GGUF_VALUE_I32: m->v.i = x.i32; return WEIR_OK;
-    case WR_GGUF_VALUE_U64: m->v.u = x.u64; return WEIR_OK;
-    case WR_GGUF_VALUE_I64: m->v.i = x.i64; return WEIR_OK;
-    case WR_GGUF_VALUE_F32: m->v.f = (double)x.f32; return WEIR_OK;
-    case WR_GGUF_VALUE_F64: m->v.f = x.f64; return WEIR_OK;
-    case WR_GGUF_VALUE_BOOL: m->v.b = x.u8 != 0; return take_bool(c, &x.u8, 1);
-    case WR_GGUF_VALUE_STRING: return take_text(c, &m->v.text, "a string");
-    case WR_GGUF_VALUE_ARRAY: return take_array(c, &m->v.array);
+  case WR_GGUF_VALUE_U8: m->v.u = x.u8; return WEIR_OK;
+  case WR_GGUF_VALUE_I8: m->v.i = x.i8; return WEIR_OK;
+  case WR_GGUF_VALUE_U16: m->v.u = x.u16; return WEIR_OK;
+  case WR_GGUF_VALUE_I16: m->v.i = x.i16; return WEIR_OK;
+  case WR_GGUF_VALUE_U32: m->v.u = x.u32; return WEIR_OK;
+  case WR_GGUF_VALUE_I32: m->v.i = x.i32; return WEIR_OK;
+  case WR_GGUF_VALUE_U64: m->v.u = x.u64; return WEIR_OK;
+  case WR_GGUF_VALUE_I64: m->v.i = x.i64; return WEIR_OK;
+  case WR_GGUF_VALUE_F32: m->v.f = (double)x.f32; return WEIR_OK;
+  case WR_GGUF_VALUE_F64: m->v.f = x.f64; return WEIR_OK;
+  case WR_GGUF_VALUE_BOOL: m->v.b = x.u8 != 0; return take_bool(c, &x.u8, 1);
+  case WR_GGUF_VALUE_STRING: return take_text(c, &m->v.text, "a string");
+  case WR_GGUF_VALUE_ARRAY: return take_array(c, &m->v.array);
   }
   return refuse(c, WEIR_EFORMAT, "value type %u does not exist", (unsigned)m->type);
 }
@@ -196,8 +196,7 @@ static weir_status take_alignment(const cursor *c, const wr_gguf_metas *metas, u
 /* "16 x 4294967296" */
 static const char *shape_text(char out[96], const wr_gguf_tensor *t) {
   int n = 0;
-  for (int d = 0; d < t->n_dims; d++)
-    n += snprintf(out + n, (size_t)(96 - n), d ? " x %llu" : "%llu", (ull)t->dim[d]);
+  for (int d = 0; d < t->n_dims; d++) n += snprintf(out + n, (size_t)(96 - n), d ? " x %llu" : "%llu", (ull)t->dim[d]);
   return out;
 }
 
@@ -221,8 +220,10 @@ static weir_status take_info(cursor *c, wr_gguf *g, uint64_t alignment, wr_gguf_
       return refuse(c, WEIR_EFORMAT, "the shape %s has more elements than 2^63", shape_text(shape, t));
   t->type = wr_gguf_type_find(type);
   if (!t->type)
-    return refuse(c, WEIR_EUNSUPPORTED, "tensor type %u does not exist, or was removed from the format: convert the model "
-                  "again", type);
+    return refuse(c, WEIR_EUNSUPPORTED,
+                  "tensor type %u does not exist, or was removed from the format: convert the model "
+                  "again",
+                  type);
   if (t->dim[0] % t->type->block_elems != 0)
     return refuse(c, WEIR_EFORMAT, "a row of %llu elements is not whole blocks of %u, as %s needs", (ull)t->dim[0],
                   t->type->block_elems, t->type->name);
@@ -265,8 +266,10 @@ static weir_status take_infos(cursor *c, wr_gguf *g, size_t p, size_t n) {
     if (end > last) last = end, last_name = t->name;
   }
   if (last > c->size)
-    return refuse(c, WEIR_EFORMAT, "the file is shorter than its header says (need %llu bytes, have %zu): tensor '%s' ends "
-                  "beyond it", (ull)last, c->size, wr_shown(last_name));
+    return refuse(c, WEIR_EFORMAT,
+                  "the file is shorter than its header says (need %llu bytes, have %zu): tensor '%s' ends "
+                  "beyond it",
+                  (ull)last, c->size, wr_shown(last_name));
   for (size_t i = first; i < g->n_tensors; i++) g->tensor[i].data = c->base + g->tensor[i].offset;
   return WEIR_OK;
 }
@@ -307,8 +310,10 @@ weir_status wr_gguf_parse(wr_gguf *g, size_t p, wr_gguf_metas *meta) {
                   (ull)n_tensors, (ull)n_meta, c.size);
   least = WR_GGUF_HEADER_BYTES + info_bytes + meta_bytes;
   if (least > c.size)
-    return refuse(&c, WEIR_EFORMAT, "the file is shorter than its header says (need %llu bytes, have %zu): it claims %llu "
-                  "tensors and %llu metadata entries", (ull)least, c.size, (ull)n_tensors, (ull)n_meta);
+    return refuse(&c, WEIR_EFORMAT,
+                  "the file is shorter than its header says (need %llu bytes, have %zu): it claims %llu "
+                  "tensors and %llu metadata entries",
+                  (ull)least, c.size, (ull)n_tensors, (ull)n_meta);
   if (n_tensors > UINT32_MAX / 4 || n_meta > UINT32_MAX / 4 || g->n_tensors > UINT32_MAX / 4)
     return refuse(&c, WEIR_EUNSUPPORTED, "%llu tensors and %llu metadata entries are more than weir's tables hold",
                   (ull)n_tensors, (ull)n_meta);

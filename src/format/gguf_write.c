@@ -28,18 +28,18 @@ typedef struct names {
 } names;
 
 struct wr_gguf_writer {
-  char *path, *temp;             /* temp: NULL when no temporary file exists */
-  int fd;                        /* -1: closed */
+  char *path, *temp; /* temp: NULL when no temporary file exists */
+  int fd;            /* -1: closed */
   weir_status status;
-  char sentence[512];            /* of status */
+  char sentence[512]; /* of status */
   wr_str metas, infos;
   names keys, tensors;
-  uint64_t *size;                /* bytes of each tensor */
+  uint64_t *size; /* bytes of each tensor */
   size_t cap_size;
-  uint64_t alignment, data_end;  /* data_end: of the tensors declared so far, padded */
+  uint64_t alignment, data_end; /* data_end: of the tensors declared so far, padded */
   bool header_written;
-  size_t current;                /* the tensor whose data comes next */
-  uint64_t current_done;         /* bytes of it that came */
+  size_t current;        /* the tensor whose data comes next */
+  uint64_t current_done; /* bytes of it that came */
   uint8_t *buffer;
   size_t buffered;
 };
@@ -130,8 +130,7 @@ static void put_u64(wr_str *s, uint64_t v) { wr_str_put(s, &v, sizeof v); }
 /* Appends a name to s and to the list that is checked for duplicates before the header is written. */
 static weir_status put_name(wr_gguf_writer *w, wr_str *s, names *list, const char *name, size_t n, size_t max) {
   if (w->status != WEIR_OK) return again(w);
-  if (w->header_written)
-    return misuse(w, "'%s' comes after tensor data was written", wr_escape(name, n));
+  if (w->header_written) return misuse(w, "'%s' comes after tensor data was written", wr_escape(name, n));
   if (n == 0 || n > max || memchr(name, 0, n) || wr_utf8_valid(name, n) != n)
     return misuse(w, "the name '%s' is empty, longer than %zu bytes, or not UTF-8", wr_escape(name, n), max);
   if (!wr_grow((void **)&list->at, &list->cap, list->n + 1, sizeof *list->at))
@@ -168,13 +167,9 @@ weir_status wr_gguf_put_u64(wr_gguf_writer *w, const char *key, uint64_t v) {
   return put_scalar(w, key, WR_GGUF_VALUE_U64, &v);
 }
 
-weir_status wr_gguf_put_i32(wr_gguf_writer *w, const char *key, int32_t v) {
-  return put_scalar(w, key, WR_GGUF_VALUE_I32, &v);
-}
+weir_status wr_gguf_put_i32(wr_gguf_writer *w, const char *key, int32_t v) { return put_scalar(w, key, WR_GGUF_VALUE_I32, &v); }
 
-weir_status wr_gguf_put_f32(wr_gguf_writer *w, const char *key, float v) {
-  return put_scalar(w, key, WR_GGUF_VALUE_F32, &v);
-}
+weir_status wr_gguf_put_f32(wr_gguf_writer *w, const char *key, float v) { return put_scalar(w, key, WR_GGUF_VALUE_F32, &v); }
 
 weir_status wr_gguf_put_bool(wr_gguf_writer *w, const char *key, bool v) {
   uint8_t byte = v;
@@ -247,8 +242,7 @@ weir_status wr_gguf_put_tensor(wr_gguf_writer *w, const char *name, wr_gguf_type
   for (int d = 0; ok && d < n_dims; d++) ok = dim[d] > 0 && (d == 0 || !__builtin_mul_overflow(rows, dim[d], &rows));
   ok = ok && wr_gguf_type_bytes(t, dim[0], rows, &bytes) && bytes < INT64_MAX - w->data_end - w->alignment;
   WR_TRY(put_name(w, &w->infos, &w->tensors, name, strlen(name), WR_GGUF_MAX_NAME));
-  if (!ok)
-    return misuse(w, "tensor '%s': no such type, or a shape that is impossible for it", wr_shown(name));
+  if (!ok) return misuse(w, "tensor '%s': no such type, or a shape that is impossible for it", wr_shown(name));
   if (!wr_grow((void **)&w->size, &w->cap_size, w->tensors.n, sizeof *w->size))
     return stick(w, wr_fail_nomem(w->tensors.n * sizeof *w->size, "the list of tensors"));
   w->size[w->tensors.n - 1] = bytes;
@@ -302,8 +296,10 @@ static weir_status no_duplicates(wr_gguf_writer *w, const wr_str *s, const names
   if (!texts) return stick(w, wr_fail_nomem(list->n * sizeof *texts, "names"));
   for (size_t i = 0; i < list->n; i++) texts[i] = (wr_gguf_text){s->ptr + list->at[i].at, list->at[i].len};
   weir_status status = wr_gguf_table_build(&table, texts, list->n, wr_gguf_text_name, &dup, &first);
-  if (status != WEIR_OK) stick(w, status);
-  else if (dup < list->n) status = misuse(w, "the name '%s' was put twice", wr_escape(texts[dup].ptr, texts[dup].len));
+  if (status != WEIR_OK)
+    stick(w, status);
+  else if (dup < list->n)
+    status = misuse(w, "the name '%s' was put twice", wr_escape(texts[dup].ptr, texts[dup].len));
   wr_gguf_table_free(&table);
   wr_free(texts);
   return status;
@@ -328,8 +324,7 @@ weir_status wr_gguf_write(wr_gguf_writer *w, const void *bytes, size_t n) {
   if (w->status != WEIR_OK) return again(w);
   if (!w->header_written) WR_TRY(write_header(w));
   while (n > 0) {
-    if (w->current == w->tensors.n)
-      return misuse(w, "%zu bytes of data more than the tensors take", n);
+    if (w->current == w->tensors.n) return misuse(w, "%zu bytes of data more than the tensors take", n);
     size_t part = (size_t)WR_MIN((uint64_t)n, w->size[w->current] - w->current_done);
     WR_TRY(emit(w, p, part));
     p += part;

@@ -8,7 +8,7 @@
 #include <stdarg.h>
 #include <sys/stat.h>
 
-#define SHOWN_TEXT 96   /* bytes of a text that meta_print shows; of a string in an array SHOWN_ELEMENT */
+#define SHOWN_TEXT 96 /* bytes of a text that meta_print shows; of a string in an array SHOWN_ELEMENT */
 #define SHOWN_ELEMENT 24
 #define SHOWN_ELEMENTS 6
 
@@ -168,11 +168,11 @@ static void print_text(wr_str *s, weir_text t, size_t shown) {
 
 static void print_value(wr_str *s, const weir_value *v, size_t shown_text) {
   switch (v->kind) {
-    case WEIR_VALUE_INT: wr_str_printf(s, "%" PRId64, v->i); break;
-    case WEIR_VALUE_UINT: wr_str_printf(s, "%" PRIu64, v->u); break;
-    case WEIR_VALUE_FLOAT: wr_str_printf(s, "%.6g", v->f); break;
-    case WEIR_VALUE_BOOL: wr_str_puts(s, v->b ? "true" : "false"); break;
-    case WEIR_VALUE_TEXT: print_text(s, v->text, shown_text); break;
+  case WEIR_VALUE_INT: wr_str_printf(s, "%" PRId64, v->i); break;
+  case WEIR_VALUE_UINT: wr_str_printf(s, "%" PRIu64, v->u); break;
+  case WEIR_VALUE_FLOAT: wr_str_printf(s, "%.6g", v->f); break;
+  case WEIR_VALUE_BOOL: wr_str_puts(s, v->b ? "true" : "false"); break;
+  case WEIR_VALUE_TEXT: print_text(s, v->text, shown_text); break;
   }
 }
 

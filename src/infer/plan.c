@@ -203,7 +203,8 @@ size_t weir_plan_print(const weir_plan *p, char *out, size_t cap) {
   wr_str_printf(&s, "work       %s\n", t);
   size_text(t, p->total_bytes);
   size_text(u, p->memory_bytes);
-  wr_str_printf(&s, "total      %s of %s: %s", t, p->memory_bytes > 0 ? u : "unknown memory", p->fits ? "fits" : "does not fit");
+  wr_str_printf(&s, "total      %s of %s: %s", t, p->memory_bytes > 0 ? u : "unknown memory",
+                p->fits ? "fits" : "does not fit");
   wr_str_printf(&s, ", the longest context is %lld tokens\n", (long long)p->max_context_tok);
   size_text(t, p->token_bytes);
   wr_str_printf(&s, "decode     at most %.1f tok/s, bound by %s: %s a step at %.1f GB/s, %.2f GFLOP a token, cache half full\n",

@@ -18,7 +18,8 @@ typedef struct field {
 } field;
 
 static const field fields[] = {
-#define X(name, type, def, min, max, text) {#name, def, (double)(type)(min), (double)(type)(max), _Generic((type)0, float : false, default : true)},
+#define X(name, type, def, min, max, text) \
+  {#name, def, (double)(type)(min), (double)(type)(max), _Generic((type)0, float : false, default : true)},
     WEIR_SAMPLING_MAP(X)
 #undef X
 };

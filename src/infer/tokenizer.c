@@ -75,7 +75,8 @@ weir_status weir_tokenizer_decode(const weir_tokenizer *t, const weir_token *tok
                                   char **text, size_t *bytes) {
   wr_str out = {0};
   wr_str_put(&out, "", 0);
-  const unsigned f = (flags & WEIR_TEXT_SHOW_SPECIAL ? WR_TEXT_KEEP_SPECIAL : 0u) | (flags & WEIR_TEXT_CONTINUES ? WR_TEXT_CONTINUES : 0u);
+  const unsigned f =
+      (flags & WEIR_TEXT_SHOW_SPECIAL ? WR_TEXT_KEEP_SPECIAL : 0u) | (flags & WEIR_TEXT_CONTINUES ? WR_TEXT_CONTINUES : 0u);
   weir_status s = wr_decode(t->t, tokens, n_tokens, f, &out);
   if (s == WEIR_OK && out.oom) s = wr_fail_nomem(out.cap, "text");
   if (s == WEIR_OK && !out.ptr) {

@@ -29,7 +29,7 @@ static void check_accepted(const wr_options *o, enum wr_command id) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  char *text = malloc(size + 1), *words[MAX_WORDS + 1] = {(char *)(uintptr_t)"weir"};
+  char *text = malloc(size + 1), *words[MAX_WORDS + 1] = {(char *)(uintptr_t) "weir"};
   int n = 1;
   if (!text || !size) {
     free(text);

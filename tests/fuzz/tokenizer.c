@@ -11,7 +11,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX = 2048 };
-typedef struct input { const uint8_t *p, *end; } input;
+typedef struct input {
+  const uint8_t *p, *end;
+} input;
 
 static uint8_t take(input *in) { return in->p < in->end ? *in->p++ : 0; }
 
@@ -31,9 +33,12 @@ static void add_bytes(wr_vocab_source *s, bool spm) {
   for (int b = 0, extra = 0; b < 256; b++) {
     bool printable = (b >= 33 && b <= 126) || (b >= 161 && b != 173);
     int c = printable ? b : 256 + extra++, n = 0;
-    if (spm) n = snprintf(alphabet[b], 8, "<0x%02X>", b);
-    else if (c < 128) alphabet[b][n++] = (char)c;
-    else alphabet[b][n++] = (char)(0xc0 | c >> 6), alphabet[b][n++] = (char)(0x80 | (c & 63));
+    if (spm)
+      n = snprintf(alphabet[b], 8, "<0x%02X>", b);
+    else if (c < 128)
+      alphabet[b][n++] = (char)c;
+    else
+      alphabet[b][n++] = (char)(0xc0 | c >> 6), alphabet[b][n++] = (char)(0x80 | (c & 63));
     types[s->n_tokens] = spm ? WR_TOKEN_BYTE : WR_TOKEN_NORMAL;
     scores[s->n_tokens] = 0;
     tokens[s->n_tokens++] = (wr_gguf_text){alphabet[b], (size_t)n};
@@ -44,15 +49,15 @@ static void add_bytes(wr_vocab_source *s, bool spm) {
 static void read_records(input *in, wr_vocab_source *s) {
   while (in->p < in->end && s->n_tokens + 1 < MAX && s->n_merges + 1 < MAX) {
     uint8_t head = take(in), kind = head & 7, small = head >> 3;
-    if (kind == 0) return;                                                       /* END */
-    if (kind <= 3) {                                                             /* a token: its type, a score, its text */
+    if (kind == 0) return; /* END */
+    if (kind <= 3) {       /* a token: its type, a score, its text */
       static const int32_t kinds[] = {WR_TOKEN_NORMAL, WR_TOKEN_CONTROL, WR_TOKEN_USER_DEFINED};
       types[s->n_tokens] = kind < 3 ? kinds[kind - 1] : (int8_t)take(in);
       scores[s->n_tokens] = (float)(int8_t)take(in) / 4;
       tokens[s->n_tokens++] = take_text(in, small);
-    } else if (kind == 4) {                                                      /* a merge as text */
+    } else if (kind == 4) { /* a merge as text */
       merges[s->n_merges++] = take_text(in, small);
-    } else if (kind == 5 && s->n_tokens) {                                       /* a merge of two tokens, and what it makes */
+    } else if (kind == 5 && s->n_tokens) { /* a merge of two tokens, and what it makes */
       wr_gguf_text a = tokens[take(in) % s->n_tokens], b = tokens[(take(in) + small * 8u) % s->n_tokens];
       char *pair = malloc(a.len + b.len + 1), *both = malloc(a.len + b.len + 1); /* kept until the end of the run */
       if (!pair || !both) abort();
@@ -64,16 +69,21 @@ static void read_records(input *in, wr_vocab_source *s) {
       scores[s->n_tokens] = -(float)small;
       tokens[s->n_tokens++] = (wr_gguf_text){both, a.len + b.len};
       if (a.len + b.len > 5000) return;
-    } else if (kind == 6) {                                                      /* a special id */
+    } else if (kind == 6) { /* a special id */
       int64_t *ids[] = {&s->bos_id, &s->eos_id, &s->eot_id, &s->eom_id, &s->unk_id, &s->pad_id};
       *ids[small % 6] = (int8_t)take(in) * 256 + take(in);
-    } else if (kind == 7) {                                                      /* a flag, or lengths that do not agree */
+    } else if (kind == 7) { /* a flag, or lengths that do not agree */
       int *flags[] = {&s->add_bos, &s->add_eos, &s->add_space_prefix, &s->remove_extra_whitespaces};
-      if (small < 28) *flags[small % 4] = small / 4 % 3 - 1;
-      else if (small == 28) s->types = NULL;
-      else if (small == 29) s->scores = NULL;
-      else if (small == 30) s->n_types = take(in);
-      else s->n_scores = take(in);
+      if (small < 28)
+        *flags[small % 4] = small / 4 % 3 - 1;
+      else if (small == 28)
+        s->types = NULL;
+      else if (small == 29)
+        s->scores = NULL;
+      else if (small == 30)
+        s->n_types = take(in);
+      else
+        s->n_scores = take(in);
     }
   }
 }

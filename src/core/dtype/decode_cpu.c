@@ -15,7 +15,7 @@
 #include "core/dtype/dtype_i.h"
 
 #ifndef WR_ISA
-#define WR_ISA generic
+  #define WR_ISA generic
 #endif
 #define WR_DECODE_PASTE(name, isa) wr_decode_##name##_##isa
 #define WR_DECODE_EXPAND(name, isa) WR_DECODE_PASTE(name, isa)

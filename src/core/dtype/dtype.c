@@ -18,10 +18,10 @@ double wr_get(const wr_arg *a, int64_t row, int64_t col) {
     double d;
     int32_t i;
     switch (a->dtype) {
-      case WR_F32: memcpy(&f, p, sizeof f); return (double)f;
-      case WR_F64: memcpy(&d, p, sizeof d); return d;
-      case WR_I32: memcpy(&i, p, sizeof i); return i;
-      default: wr_dtypes[a->dtype].to_float(p, &f, 1); return (double)f;
+    case WR_F32: memcpy(&f, p, sizeof f); return (double)f;
+    case WR_F64: memcpy(&d, p, sizeof d); return d;
+    case WR_I32: memcpy(&i, p, sizeof i); return i;
+    default: wr_dtypes[a->dtype].to_float(p, &f, 1); return (double)f;
     }
   }
   float block[256];
@@ -35,8 +35,8 @@ void wr_set(const wr_arg *a, int64_t row, int64_t col, double value) {
   float f = (float)value;
   int32_t i;
   switch (a->dtype) {
-    case WR_F64: memcpy(p, &value, sizeof value); break;
-    case WR_I32: i = (int32_t)value, memcpy(p, &i, sizeof i); break;
-    default: wr_dtypes[a->dtype].from_float(&f, p, 1);
+  case WR_F64: memcpy(p, &value, sizeof value); break;
+  case WR_I32: i = (int32_t)value, memcpy(p, &i, sizeof i); break;
+  default: wr_dtypes[a->dtype].from_float(&f, p, 1);
   }
 }

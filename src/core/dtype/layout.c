@@ -32,21 +32,22 @@ const char *wr_layout_name(wr_layout l) {
 
 /* How pack16 stores a dtype. bits 0: it has no such form. */
 typedef struct pack_form {
-  int bits;      /* of a quant, or of an element of the float types */
-  int n_scales;  /* F16 values for each block and row */
-  int bias;      /* the stored quant less its value */
+  int bits;     /* of a quant, or of an element of the float types */
+  int n_scales; /* F16 values for each block and row */
+  int bias;     /* the stored quant less its value */
 } pack_form;
 
 static pack_form form_of(wr_dtype t) {
   switch (t) {
-    case WR_Q8_0: return (pack_form){8, 1, 128};
-    case WR_Q4_0: return (pack_form){4, 1, 8};
-    case WR_Q4_1: return (pack_form){4, 2, 0};
-    case WR_Q5_0: return (pack_form){5, 1, 16};
-    case WR_Q5_1: return (pack_form){5, 2, 0};
-    case WR_F16: case WR_BF16: return (pack_form){16, 0, 0};
-    case WR_F32: return (pack_form){32, 0, 0};
-    default: return (pack_form){0};
+  case WR_Q8_0: return (pack_form){8, 1, 128};
+  case WR_Q4_0: return (pack_form){4, 1, 8};
+  case WR_Q4_1: return (pack_form){4, 2, 0};
+  case WR_Q5_0: return (pack_form){5, 1, 16};
+  case WR_Q5_1: return (pack_form){5, 2, 0};
+  case WR_F16:
+  case WR_BF16: return (pack_form){16, 0, 0};
+  case WR_F32: return (pack_form){32, 0, 0};
+  default: return (pack_form){0};
   }
 }
 
@@ -69,8 +70,7 @@ static size_t scale_bytes(wr_dtype t, int64_t cols) {
 size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
   if (!wr_layout_ok(l, t, cols)) return 0;
   size_t n;
-  if (l == WR_PLAIN)
-    return wr_mul_size((size_t)(cols / wr_dtypes[t].block), (size_t)wr_dtypes[t].block_bytes, &n) ? n : 0;
+  if (l == WR_PLAIN) return wr_mul_size((size_t)(cols / wr_dtypes[t].block), (size_t)wr_dtypes[t].block_bytes, &n) ? n : 0;
   /* bits * 2 bytes a column of quants and at most 4 of scales: none of the products below overflows when this one does not */
   if (!wr_mul_size((size_t)cols, 128, &n) || !round64((size_t)cols * (size_t)form_of(t).bits * 2, &n)) return 0;
   return form_of(t).n_scales ? n + scale_bytes(t, cols) : n;
@@ -136,8 +136,10 @@ static void pack_blocks(wr_dtype t, const uint8_t *src, int64_t n_rows, int64_t 
 static void pack_floats(const uint8_t *src, int64_t n_rows, int64_t cols, int elem_bytes, uint8_t *group) {
   for (int64_t k = 0; k < cols; k++)
     for (int64_t r = 0; r < n_rows; r++) {
-      if (elem_bytes == 2) memcpy(group + (16 * k + r) * 2, src + (r * cols + k) * 2, 2);
-      else memcpy(group + (16 * k + r) * 4, src + (r * cols + k) * 4, 4);
+      if (elem_bytes == 2)
+        memcpy(group + (16 * k + r) * 2, src + (r * cols + k) * 2, 2);
+      else
+        memcpy(group + (16 * k + r) * 4, src + (r * cols + k) * 4, 4);
     }
 }
 
@@ -148,8 +150,10 @@ void wr_pack16(wr_dtype t, const void *src, int64_t rows, int64_t cols, void *ds
     uint8_t *to = (uint8_t *)dst + (size_t)g * stride;
     int64_t n = WR_MIN(rows - g * WR_PACK_ROWS, (int64_t)WR_PACK_ROWS);
     memset(to, 0, stride);
-    if (form_of(t).n_scales) pack_blocks(t, from, n, cols, to);
-    else pack_floats(from, n, cols, wr_dtypes[t].block_bytes, to);
+    if (form_of(t).n_scales)
+      pack_blocks(t, from, n, cols, to);
+    else
+      pack_floats(from, n, cols, wr_dtypes[t].block_bytes, to);
   }
 }
 

@@ -69,7 +69,11 @@ static void *cpu_host(wr_device *d, const wr_buf *b) {
   return b->addr;
 }
 
-typedef struct walk { wr_device *device; wr_list *list; int take_stride; } walk;
+typedef struct walk {
+  wr_device *device;
+  wr_list *list;
+  int take_stride;
+} walk;
 
 static void walk_list(void *arg, int tid, int n_threads) {
   const walk *k = arg;
@@ -100,7 +104,15 @@ static weir_status cpu_run(wr_device *d, wr_list *list) {
 }
 
 const wr_device_api wr_device_cpu = {
-    .name = "cpu", .doc = "this machine's processor and memory",
-    .open = cpu_open, .close = cpu_close, .alloc = cpu_alloc, .free = cpu_free, .import = cpu_import,
-    .write = cpu_write, .read = cpu_read, .host = cpu_host, .run = cpu_run,
+    .name = "cpu",
+    .doc = "this machine's processor and memory",
+    .open = cpu_open,
+    .close = cpu_close,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .import = cpu_import,
+    .write = cpu_write,
+    .read = cpu_read,
+    .host = cpu_host,
+    .run = cpu_run,
 };

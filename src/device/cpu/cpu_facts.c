@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #if defined(__x86_64__)
-#include <cpuid.h>
+  #include <cpuid.h>
 #endif
 
 static const char *const level_names[] = {"generic", "avx2", "avx512"};
@@ -27,9 +27,7 @@ static uint64_t xcr0(void) {
   return (uint64_t)high << 32 | low;
 }
 
-static bool all_bits(uint32_t reg, uint32_t bits) {
-  return (reg & bits) == bits;
-}
+static bool all_bits(uint32_t reg, uint32_t bits) { return (reg & bits) == bits; }
 
 static uint32_t isa_of_machine(void) {
   uint32_t a, b, c, d, a7, b7, c7, d7, sub_a = 0;
@@ -71,13 +69,9 @@ static void model_name(char out[64]) {
 
 #else
 
-static uint32_t isa_of_machine(void) {
-  return WR_ISA_GENERIC;
-}
+static uint32_t isa_of_machine(void) { return WR_ISA_GENERIC; }
 
-static void model_name(char out[64]) {
-  out[0] = '\0';
-}
+static void model_name(char out[64]) { out[0] = '\0'; }
 
 #endif
 

@@ -17,7 +17,7 @@
 
 #define READ_BYTES_MIN ((size_t)16 << 10)
 #define READ_BYTES_MAX ((size_t)1 << 30)
-#define READ_BYTES_STEP 4        /* between two sets */
+#define READ_BYTES_STEP 4 /* between two sets */
 #define QUICK_BYTES_STEP 16
 #define QUICK_BYTES_MAX ((size_t)256 << 20)
 #define PREFETCH_FROM ((size_t)1 << 20) /* sets from here on are also tried with prefetch */
@@ -57,9 +57,7 @@ static weir_status tell(measuring *k, const char *what) {
 
 /* ---- reads */
 
-static size_t step_of(const measuring *k) {
-  return k->options->quick ? QUICK_BYTES_STEP : READ_BYTES_STEP;
-}
+static size_t step_of(const measuring *k) { return k->options->quick ? QUICK_BYTES_STEP : READ_BYTES_STEP; }
 
 static double best_read(measuring *k, size_t bytes) {
   wr_range range = {k->buffer, bytes};

@@ -77,9 +77,7 @@ weir_status wr_machine_save(const char *path, const weir_machine *m) {
   return status;
 }
 
-static bool sane(double x) {
-  return x >= 0 && x < 1e12; /* and not NaN */
-}
+static bool sane(double x) { return x >= 0 && x < 1e12; /* and not NaN */ }
 
 /* One line after the identity. */
 static bool parse_line(const char *line, weir_machine *m) {

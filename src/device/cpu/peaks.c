@@ -7,7 +7,7 @@
 #include "device/cpu/machine_i.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+  #include <immintrin.h>
 #endif
 
 enum { SUMS = 10 };
@@ -35,60 +35,60 @@ enum { SUMS = 10 };
 
 static void fp32_generic(int64_t rounds) {
   __m128 a = _mm_setzero_ps(), b = a;
-#define STEP(s) \
-  __asm__ volatile("" : "+x"(a)); \
-  s = _mm_add_ps(s, _mm_mul_ps(a, b))
+  #define STEP(s) \
+    __asm__ volatile("" : "+x"(a)); \
+    s = _mm_add_ps(s, _mm_mul_ps(a, b))
   PEAK_LOOP(__m128, _mm_setzero_ps(), a, b, STEP)
-#undef STEP
+  #undef STEP
 }
 
 __attribute__((target("avx2,fma"))) static void fp32_avx2(int64_t rounds) {
   __m256 a = _mm256_setzero_ps(), b = a;
-#define STEP(s) s = _mm256_fmadd_ps(a, b, s)
+  #define STEP(s) s = _mm256_fmadd_ps(a, b, s)
   PEAK_LOOP(__m256, _mm256_setzero_ps(), a, b, STEP)
-#undef STEP
+  #undef STEP
 }
 
 /* bytes to words to 32-bit sums: three instructions for 32 products */
 __attribute__((target("avx2"))) static void int8_avx2(int64_t rounds) {
   __m256i a = _mm256_setzero_si256(), b = a, ones = a;
   __asm__ volatile("" : "+x"(ones));
-#define STEP(s) \
-  __asm__ volatile("" : "+x"(a)); \
-  s = _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones))
+  #define STEP(s) \
+    __asm__ volatile("" : "+x"(a)); \
+    s = _mm256_add_epi32(s, _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), ones))
   PEAK_LOOP(__m256i, _mm256_setzero_si256(), a, b, STEP)
-#undef STEP
+  #undef STEP
 }
 
 /* "x" in the empty asm names 16 of the 32 registers: enough for twelve variables, and understood at every level */
 __attribute__((target("avx512f"))) static void fp32_avx512(int64_t rounds) {
   __m512 a = _mm512_setzero_ps(), b = a;
-#define STEP(s) s = _mm512_fmadd_ps(a, b, s)
+  #define STEP(s) s = _mm512_fmadd_ps(a, b, s)
   PEAK_LOOP(__m512, _mm512_setzero_ps(), a, b, STEP)
-#undef STEP
+  #undef STEP
 }
 
 __attribute__((target("avx512f,avx512bw,avx512vnni"))) static void int8_avx512(int64_t rounds) {
   __m512i a = _mm512_setzero_si512(), b = a;
-#define STEP(s) s = _mm512_dpbusd_epi32(s, a, b)
+  #define STEP(s) s = _mm512_dpbusd_epi32(s, a, b)
   PEAK_LOOP(__m512i, _mm512_setzero_si512(), a, b, STEP)
-#undef STEP
+  #undef STEP
 }
 
 __attribute__((target("avx512f,avx512bf16"))) static void bf16_avx512(int64_t rounds) {
   __m512i a = _mm512_setzero_si512(), b = a;
-#define STEP(s) s = _mm512_dpbf16_ps(s, (__m512bh)a, (__m512bh)b)
+  #define STEP(s) s = _mm512_dpbf16_ps(s, (__m512bh)a, (__m512bh)b)
   PEAK_LOOP(__m512, _mm512_setzero_ps(), a, b, STEP)
-#undef STEP
+  #undef STEP
 }
 
 /* As an instruction and not an intrinsic: clang 14 declares the intrinsics of FP16 only when the whole file is compiled for
  * it. */
 __attribute__((target("avx512f,avx512bw,avx512fp16"))) static void fp16_avx512(int64_t rounds) {
   __m512i a = _mm512_setzero_si512(), b = a;
-#define STEP(s) __asm__ volatile("vfmadd231ph %2, %1, %0" : "+v"(s) : "v"(a), "v"(b))
+  #define STEP(s) __asm__ volatile("vfmadd231ph %2, %1, %0" : "+v"(s) : "v"(a), "v"(b))
   PEAK_LOOP(__m512i, _mm512_setzero_si512(), a, b, STEP)
-#undef STEP
+  #undef STEP
 }
 
 /* operations a round: sums × lanes × products a lane × (multiply and add) */

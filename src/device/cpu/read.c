@@ -11,7 +11,7 @@
 #include "device/cpu/machine_i.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+  #include <immintrin.h>
 #endif
 
 #define LINE ((size_t)64)
@@ -54,8 +54,10 @@ static inline __attribute__((always_inline)) void read_words(const uint8_t *p, s
   READ_LOOP(uint64_t, 0, word_load, WORD_MIX, "r")
 }
 static void read_generic(const uint8_t *p, size_t lines, size_t ahead) {
-  if (ahead) read_words(p, lines, AHEAD);
-  else read_words(p, lines, 0);
+  if (ahead)
+    read_words(p, lines, AHEAD);
+  else
+    read_words(p, lines, 0);
 }
 
 #if defined(__x86_64__)
@@ -63,16 +65,19 @@ static inline __attribute__((always_inline, target("avx2"))) void read_256(const
   READ_LOOP(__m256i, _mm256_setzero_si256(), _mm256_load_si256, _mm256_xor_si256, "x")
 }
 __attribute__((target("avx2"))) static void read_avx2(const uint8_t *p, size_t lines, size_t ahead) {
-  if (ahead) read_256(p, lines, AHEAD);
-  else read_256(p, lines, 0);
+  if (ahead)
+    read_256(p, lines, AHEAD);
+  else
+    read_256(p, lines, 0);
 }
-static inline __attribute__((always_inline, target("avx512f"))) void
-read_512(const uint8_t *p, size_t lines, size_t ahead) {
+static inline __attribute__((always_inline, target("avx512f"))) void read_512(const uint8_t *p, size_t lines, size_t ahead) {
   READ_LOOP(__m512i, _mm512_setzero_si512(), _mm512_load_si512, _mm512_xor_si512, "v")
 }
 __attribute__((target("avx512f"))) static void read_avx512(const uint8_t *p, size_t lines, size_t ahead) {
-  if (ahead) read_512(p, lines, AHEAD);
-  else read_512(p, lines, 0);
+  if (ahead)
+    read_512(p, lines, AHEAD);
+  else
+    read_512(p, lines, 0);
 }
 static const read_fn read_fns[] = {read_generic, read_avx2, read_avx512};
 #else
@@ -128,7 +133,11 @@ static void read_part(void *arg, int tid, int n_threads) {
 }
 
 double wr_read_sample(wr_team *team, wr_read_kind kind, const wr_range *ranges, size_t n, int passes) {
-  reading r = {.team = team, .fn = best_read(), .ahead = kind == WR_READ_PREFETCH ? AHEAD : 0, .ranges = ranges, .n = n,
+  reading r = {.team = team,
+               .fn = best_read(),
+               .ahead = kind == WR_READ_PREFETCH ? AHEAD : 0,
+               .ranges = ranges,
+               .n = n,
                .passes = passes};
   wr_team_run(team, read_part, &r);
   if (r.ended_ns <= r.began_ns) return 0;

@@ -2,7 +2,10 @@
  * passes and the memory plan of a 70B model are tested on a small machine. Its addresses are made up, distinct, and never followed. */
 #include "device/device.h"
 
-typedef struct null_state { wr_null_counts counts; uintptr_t next; } null_state;
+typedef struct null_state {
+  wr_null_counts counts;
+  uintptr_t next;
+} null_state;
 static const uintptr_t NULL_BASE = 4096, NULL_ALIGN = 4096;
 
 static weir_status null_open(const wr_device_options *options, wr_device **out) {
@@ -86,7 +89,15 @@ static weir_status null_run(wr_device *d, wr_list *list) {
 wr_null_counts wr_null_device_counts(const wr_device *d) { return ((const null_state *)d->priv)->counts; }
 
 const wr_device_api wr_device_null = {
-    .name = "null", .doc = "allocates nothing and runs nothing: counts calls, bytes and FLOPs of a plan",
-    .open = null_open, .close = null_close, .alloc = null_alloc, .free = null_free, .import = null_import,
-    .write = null_write, .read = null_read, .host = null_host, .run = null_run,
+    .name = "null",
+    .doc = "allocates nothing and runs nothing: counts calls, bytes and FLOPs of a plan",
+    .open = null_open,
+    .close = null_close,
+    .alloc = null_alloc,
+    .free = null_free,
+    .import = null_import,
+    .write = null_write,
+    .read = null_read,
+    .host = null_host,
+    .run = null_run,
 };

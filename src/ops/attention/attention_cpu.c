@@ -89,8 +89,10 @@ WR_INLINE void attend_pages(const wr_call *c, const target *t, int64_t page, int
 }
 
 WR_INLINE void attend_any(const wr_call *c, const target *t, int64_t page, int64_t end, sums *out, const int G, bool half) {
-  if (half) attend_pages(c, t, page, end, out, G, true);
-  else attend_pages(c, t, page, end, out, G, false);
+  if (half)
+    attend_pages(c, t, page, end, out, G, true);
+  else
+    attend_pages(c, t, page, end, out, G, false);
 }
 
 static int64_t n_splits(const target *t) {

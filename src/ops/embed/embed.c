@@ -87,25 +87,25 @@ static weir_status embed_bwd_case(wr_case *c, wr_program *p) {
 }
 
 const wr_op wr_op_embed = {
-  .name = "embed",
-  .doc = "rows of a table by token",
-  .args = {{"table", WR_IN, 0, 0}, {"tokens", WR_IN, 0, 0}, {"y", WR_OUT, 0, 0}},
-  .shape = embed_shape,
-  .grad = embed_grad,
-  .cost = embed_cost,
-  .rows = embed_rows,
-  .n_rows = WR_ARRAY_LEN(embed_rows),
-  .make_case = embed_case,
+    .name = "embed",
+    .doc = "rows of a table by token",
+    .args = {{"table", WR_IN, 0, 0}, {"tokens", WR_IN, 0, 0}, {"y", WR_OUT, 0, 0}},
+    .shape = embed_shape,
+    .grad = embed_grad,
+    .cost = embed_cost,
+    .rows = embed_rows,
+    .n_rows = WR_ARRAY_LEN(embed_rows),
+    .make_case = embed_case,
 };
 
 const wr_op wr_op_embed_bwd = {
-  .name = "embed_bwd",
-  .doc = "gradient of embed: rows of dy added up by token",
-  .args = {{"tokens", WR_IN, 0, 0}, {"dy", WR_IN, WR_ARG_FLOAT, 0}, {"dtable", WR_OUT, WR_ARG_ACC, 0}},
-  .params_bytes = sizeof(wr_embed_bwd_params),
-  .shape = embed_bwd_shape,
-  .cost = embed_bwd_cost,
-  .rows = embed_bwd_rows,
-  .n_rows = WR_ARRAY_LEN(embed_bwd_rows),
-  .make_case = embed_bwd_case,
+    .name = "embed_bwd",
+    .doc = "gradient of embed: rows of dy added up by token",
+    .args = {{"tokens", WR_IN, 0, 0}, {"dy", WR_IN, WR_ARG_FLOAT, 0}, {"dtable", WR_OUT, WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_embed_bwd_params),
+    .shape = embed_bwd_shape,
+    .cost = embed_bwd_cost,
+    .rows = embed_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(embed_bwd_rows),
+    .make_case = embed_bwd_case,
 };

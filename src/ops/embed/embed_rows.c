@@ -13,8 +13,10 @@ WR_ROW_FN(embed_cpu) {
   while (wr_take(w, 0, wr_live_rows(c, EMBED_TOKENS), wr_rows_grain(D), &begin, &end))
     for (int64_t r = begin; r < end; r++) {
       const int64_t token = wr_arg_i32(tokens, r);
-      if (token >= 0 && token < table->ext[0]) wr_row_to_float(table, token, 0, D, wr_arg_f32(y, r));
-      else memset(wr_arg_row(y, r), 0, (size_t)D * sizeof(float));
+      if (token >= 0 && token < table->ext[0])
+        wr_row_to_float(table, token, 0, D, wr_arg_f32(y, r));
+      else
+        memset(wr_arg_row(y, r), 0, (size_t)D * sizeof(float));
     }
 }
 

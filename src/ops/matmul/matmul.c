@@ -59,7 +59,8 @@ static weir_status inner_rule(const char *arg, const wr_vtype *t, int64_t want, 
 static weir_status heads_rule(const char *arg, const void *params, const wr_vtype *rows, int64_t inner, wr_vtype *out) {
   const int64_t heads = ((const wr_matmul_params *)params)->heads;
   if (heads < 0 || (heads && inner % heads))
-    return wr_fail(WEIR_EUSAGE, "the %lld elements of a row of %s cannot be split into %lld heads", (long long)inner, arg, (long long)heads);
+    return wr_fail(WEIR_EUSAGE, "the %lld elements of a row of %s cannot be split into %lld heads", (long long)inner, arg,
+                   (long long)heads);
   *out = heads ? wr_rule_type(rows->dtype, rows->live, rows->ext[0], heads, inner / heads, 0)
                : wr_rule_type(rows->dtype, rows->live, rows->ext[0], inner, 0, 0);
   return WEIR_OK;
@@ -192,7 +193,13 @@ bool wr_fuse_matmul_add(wr_program *p, wr_instr *producer, wr_instr *consumer) {
   if (!same_type(wr_type(p, product), wr_type(p, sum)) || !same_type(wr_type(p, product), wr_type(p, other))) return false;
   for (int a = WR_MM_X; a <= WR_MM_BIAS; a++)
     if (producer->args[a] >= 0 && written_between(p, producer->args[a], producer, consumer)) return false;
-  const int args[] = {producer->args[WR_MM_X], producer->args[WR_MM_W], producer->args[WR_MM_BIAS], other, producer->args[WR_MM_NORM], WR_NONE, sum};
+  const int args[] = {producer->args[WR_MM_X],
+                      producer->args[WR_MM_W],
+                      producer->args[WR_MM_BIAS],
+                      other,
+                      producer->args[WR_MM_NORM],
+                      WR_NONE,
+                      sum};
   for (int a = 0; a < WR_MAX_ARGS; a++) consumer->args[a] = a <= WR_MM_Y ? args[a] : WR_NONE;
   consumer->op = producer->op;
   consumer->params = producer->params;
@@ -236,10 +243,13 @@ bool wr_fuse_matmul_swiglu(wr_program *p, wr_instr *producer, wr_instr *consumer
     if (producer->args[same[a]] != other->args[same[a]]) return false;
   for (size_t a = 0; a < WR_ARRAY_LEN(none); a++)
     if (producer->args[none[a]] >= 0 || other->args[none[a]] >= 0) return false;
-  if (!same_type(wr_type(p, producer->args[WR_MM_W]), wr_type(p, other->args[WR_MM_W])) || !same_type(wr_type(p, gate), wr_type(p, y))) return false;
+  if (!same_type(wr_type(p, producer->args[WR_MM_W]), wr_type(p, other->args[WR_MM_W])) ||
+      !same_type(wr_type(p, gate), wr_type(p, y)))
+    return false;
   for (int a = WR_MM_X; a <= WR_MM_NORM; a++)
     if (producer->args[a] >= 0 && written_between(p, producer->args[a], producer, consumer)) return false;
-  const int args[] = {producer->args[WR_MM_X], producer->args[WR_MM_W], WR_NONE, WR_NONE, producer->args[WR_MM_NORM], other->args[WR_MM_W], y};
+  const int args[] = {producer->args[WR_MM_X],    producer->args[WR_MM_W], WR_NONE, WR_NONE,
+                      producer->args[WR_MM_NORM], other->args[WR_MM_W],    y};
   for (int a = 0; a < WR_MAX_ARGS; a++) consumer->args[a] = a <= WR_MM_Y ? args[a] : WR_NONE;
   consumer->op = producer->op;
   consumer->params = producer->params;
@@ -296,46 +306,46 @@ static weir_status dw_case(wr_case *c, wr_program *p) {
 /* --------------------------------------------------------------------------------------------------------------------- ops */
 
 const wr_op wr_op_matmul = {
-  .name = "matmul",
-  .doc = "y = x w^T (+ bias) (+ res)",
-  .args = {{"x", WR_IN, WR_ARG_FLOAT, 0},
-           {"w", WR_IN, 0, 0},
-           {"bias", WR_IN, WR_ARG_OPTIONAL, 0},
-           {"res", WR_IN, WR_ARG_OPTIONAL | WR_ARG_FLOAT, 0},
-           {"norm", WR_IN, WR_ARG_OPTIONAL, 0},
-           {"up", WR_IN, WR_ARG_OPTIONAL, 0},
-           {"y", WR_OUT, WR_ARG_FLOAT, 1 + WR_MM_RES}},
-  .params_bytes = sizeof(wr_matmul_params),
-  .shape = matmul_shape,
-  .grad = matmul_grad,
-  .cost = matmul_cost,
-  .rows = matmul_rows,
-  .n_rows = WR_ARRAY_LEN(matmul_rows),
-  .make_case = matmul_case,
+    .name = "matmul",
+    .doc = "y = x w^T (+ bias) (+ res)",
+    .args = {{"x", WR_IN, WR_ARG_FLOAT, 0},
+             {"w", WR_IN, 0, 0},
+             {"bias", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"res", WR_IN, WR_ARG_OPTIONAL | WR_ARG_FLOAT, 0},
+             {"norm", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"up", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"y", WR_OUT, WR_ARG_FLOAT, 1 + WR_MM_RES}},
+    .params_bytes = sizeof(wr_matmul_params),
+    .shape = matmul_shape,
+    .grad = matmul_grad,
+    .cost = matmul_cost,
+    .rows = matmul_rows,
+    .n_rows = WR_ARRAY_LEN(matmul_rows),
+    .make_case = matmul_case,
 };
 
 const wr_op wr_op_matmul_dx = {
-  .name = "matmul_dx",
-  .doc = "gradient of matmul with respect to x: dy w",
-  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0}, {"w", WR_IN, 0, 0}, {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
-  .params_bytes = sizeof(wr_matmul_params),
-  .shape = dx_shape,
-  .cost = dx_cost,
-  .rows = matmul_dx_rows,
-  .n_rows = WR_ARRAY_LEN(matmul_dx_rows),
-  .make_case = dx_case,
+    .name = "matmul_dx",
+    .doc = "gradient of matmul with respect to x: dy w",
+    .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0}, {"w", WR_IN, 0, 0}, {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_matmul_params),
+    .shape = dx_shape,
+    .cost = dx_cost,
+    .rows = matmul_dx_rows,
+    .n_rows = WR_ARRAY_LEN(matmul_dx_rows),
+    .make_case = dx_case,
 };
 
 const wr_op wr_op_matmul_dw = {
-  .name = "matmul_dw",
-  .doc = "gradient of matmul with respect to w, dy^T x, and to bias, the sum of dy's rows",
-  .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
-           {"x", WR_IN, WR_ARG_FLOAT, 0},
-           {"dw", WR_OUT, WR_ARG_ACC, 0},
-           {"dbias", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
-  .shape = dw_shape,
-  .cost = dw_cost,
-  .rows = matmul_dw_rows,
-  .n_rows = WR_ARRAY_LEN(matmul_dw_rows),
-  .make_case = dw_case,
+    .name = "matmul_dw",
+    .doc = "gradient of matmul with respect to w, dy^T x, and to bias, the sum of dy's rows",
+    .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+             {"x", WR_IN, WR_ARG_FLOAT, 0},
+             {"dw", WR_OUT, WR_ARG_ACC, 0},
+             {"dbias", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+    .shape = dw_shape,
+    .cost = dw_cost,
+    .rows = matmul_dw_rows,
+    .n_rows = WR_ARRAY_LEN(matmul_dw_rows),
+    .make_case = dw_case,
 };

@@ -79,8 +79,10 @@ WR_ROW_FN(WR_KERNEL(matmul_codec_cpu)) {
       const float *rows[TILE] = {NULL};
       for (int j = 0; j < count; j++) {
         float *decoded = (float *)(void *)(room + (size_t)j * per_row);
-        if (wt->dtype == WR_F32) rows[j] = wr_arg_f32(wt, n + j);
-        else decode(wr_arg_row(wt, n + j), decoded, K), rows[j] = decoded;
+        if (wt->dtype == WR_F32)
+          rows[j] = wr_arg_f32(wt, n + j);
+        else
+          decode(wr_arg_row(wt, n + j), decoded, K), rows[j] = decoded;
       }
       for (int j = count; j < TILE; j++) rows[j] = rows[0];
       strip(c, n, count, rows);

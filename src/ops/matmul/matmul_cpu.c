@@ -49,7 +49,7 @@ WR_INLINE v16 load_weight(wr_dtype t, const uint8_t *p) {
 /* The matrix as the loops see it. */
 typedef struct weights {
   const uint8_t *data, *up; /* up: the second matrix of a fused gate, like the first; NULL: none */
-  size_t stride, quants; /* bytes of a group; offset of its quant area */
+  size_t stride, quants;    /* bytes of a group; offset of its quant area */
   int64_t K, N;
 } weights;
 
@@ -80,8 +80,10 @@ WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile
     const bool finite = top < 0x7f800000;
     float amax, d = 0, inverse = 0;
     memcpy(&amax, &top, sizeof amax);
-    if (!finite) d = __builtin_nanf("");
-    else if (amax > 1e-30f) d = amax / 127, inverse = 127 / amax;
+    if (!finite)
+      d = __builtin_nanf("");
+    else if (amax > 1e-30f)
+      d = amax / 127, inverse = 127 / amax;
     const v16i qlo = v16_round_i32(v16_mul(lo, v16_set1(inverse))), qhi = v16_round_i32(v16_mul(hi, v16_set1(inverse)));
     v16i_store_i8((int8_t *)block + 32 * r, qlo);
     v16i_store_i8((int8_t *)block + 32 * r + 16, qhi);
@@ -89,8 +91,10 @@ WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile
     const float scaled = d * (float)s;
     uint8_t *scales = block + 32 * R + 8 * r;
     memcpy(scales, &d, 4);
-    if (quant_scales(t) == 2) memcpy(scales + 4, &scaled, 4);
-    else memcpy(scales + 4, &biased, 4);
+    if (quant_scales(t) == 2)
+      memcpy(scales + 4, &scaled, 4);
+    else
+      memcpy(scales + 4, &biased, 4);
   }
 }
 
@@ -157,8 +161,10 @@ WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16
       const uint8_t *xk = x + 32 * r + 4 * j;
       v16i *even = &sum[r], *odd = two ? &second[r] : &sum[r];
       if (bits == 8) {
-        if (j % 2) *odd = v16i_dot4(*odd, lo, v16i_set1(read_i32(xk)));
-        else *even = v16i_dot4(*even, lo, v16i_set1(read_i32(xk)));
+        if (j % 2)
+          *odd = v16i_dot4(*odd, lo, v16i_set1(read_i32(xk)));
+        else
+          *even = v16i_dot4(*even, lo, v16i_set1(read_i32(xk)));
       } else {
         *even = v16i_dot4_u7(*even, lo, v16i_set1(read_i32(xk)));
         *odd = v16i_dot4_u7(*odd, hi, v16i_set1(read_i32(xk + 16)));
@@ -266,8 +272,10 @@ WR_INLINE void tile(wr_dtype t, int R, int G, const wr_call *c, const weights *w
 #pragma GCC unroll 8
   for (int g = 0; g < G; g++) base[g] = w->data + (size_t)WR_MIN(group + g, end - 1) * w->stride;
   const size_t next = base[0] + 2 * (size_t)G * w->stride <= limit ? (size_t)G * w->stride : 0;
-  if (is_quant(t)) quant_tile(t, R, G, w, base, x, next, acc);
-  else float_tile(t, R, G, w, base, x, x_stride, next, acc);
+  if (is_quant(t))
+    quant_tile(t, R, G, w, base, x, next, acc);
+  else
+    float_tile(t, R, G, w, base, x, x_stride, next, acc);
   if (!is_quant(t) || !w->up) {
 #pragma GCC unroll 8
     for (int g = 0; g < G; g++)
@@ -288,13 +296,16 @@ WR_INLINE void tile(wr_dtype t, int R, int G, const wr_call *c, const weights *w
 
 typedef void tile_fn(const wr_call *c, const weights *w, int64_t row, int64_t group, int64_t end, const uint8_t *x,
                      size_t x_stride, const uint8_t *limit);
-typedef struct tile_row { int rows, groups; tile_fn *run; } tile_row;
+typedef struct tile_row {
+  int rows, groups;
+  tile_fn *run;
+} tile_row;
 
-/* The first lines that this thread will read of the weights of the next call, so that it does not begin by waiting for memory: the heads
- * of the four streams of its first tile. */
-static void fetch_next(const wr_call *next, const wr_worker *worker) {
-  const wr_arg *w = &next->args[WR_MM_W];
-  if (w->layout != WR_PACK16 || next->args[WR_MM_X].ext[0] > WR_MM_FEW_ROWS) return;
+/* The first lines of weights that this thread will read in a call, so that it does not begin by waiting for memory: the heads of its first
+ * four groups. Asked for at the end of the call before, and again while x is being quantised, for what has been pushed out in between. */
+static void fetch_first(const wr_call *c, const wr_worker *worker) {
+  const wr_arg *w = &c->args[WR_MM_W];
+  if (w->layout != WR_PACK16 || c->args[WR_MM_X].ext[0] > WR_MM_FEW_ROWS) return;
   const size_t stride = wr_layout_row_bytes(WR_PACK16, (wr_dtype)w->dtype, wr_inner(w)), ahead = stream_ahead(4, stride);
   const int64_t groups = (w->ext[0] + 15) / 16, first = groups * worker->tid / worker->n_threads;
   for (int64_t g = first; g < WR_MIN(first + 4, groups); g++)
@@ -318,7 +329,7 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
           for (int64_t at = g; at < to; at += t->groups) t->run(c, w, r, at, to, x, x_stride, r ? w->data : limit);
     }
   }
-  if (c->next && rows <= WR_MM_FEW_ROWS) fetch_next(c->next, worker);
+  if (c->next && rows <= WR_MM_FEW_ROWS) fetch_first(c->next, worker);
 }
 
 #define TILE(name, dtype, R, G) \
@@ -329,24 +340,24 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 
 /* Tiles: rows of x against groups, as many accumulators as the registers hold. */
 #if WR_ISA_LEVEL >= 2
-#define QUANT_TILES(name, dtype) \
-  TILE(name, dtype, 12, 1) TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 4) \
-  static const tile_row name##_tiles[] = {{12, 1, name##_12}, {4, 1, name##_4}, {1, 4, name##_1}};
-#define FLOAT_TILES(name, dtype) \
-  TILE(name, dtype, 12, 2) TILE(name, dtype, 4, 4) TILE(name, dtype, 1, 4) \
-  static const tile_row name##_tiles[] = {{12, 2, name##_12}, {4, 4, name##_4}, {1, 4, name##_1}};
+  #define QUANT_TILES(name, dtype) \
+    TILE(name, dtype, 12, 1) \
+    TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 4) static const tile_row name##_tiles[] = { \
+        {12, 1, name##_12}, {4, 1, name##_4}, {1, 4, name##_1}};
+  #define FLOAT_TILES(name, dtype) \
+    TILE(name, dtype, 12, 2) \
+    TILE(name, dtype, 4, 4) TILE(name, dtype, 1, 4) static const tile_row name##_tiles[] = { \
+        {12, 2, name##_12}, {4, 4, name##_4}, {1, 4, name##_1}};
 #elif WR_ISA_LEVEL == 1
-#define QUANT_TILES(name, dtype) \
-  TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 1) \
-  static const tile_row name##_tiles[] = {{4, 1, name##_4}, {1, 1, name##_1}};
-#define FLOAT_TILES(name, dtype) \
-  TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 4) \
-  static const tile_row name##_tiles[] = {{4, 1, name##_4}, {1, 4, name##_1}};
+  #define QUANT_TILES(name, dtype) \
+    TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 1) static const tile_row name##_tiles[] = {{4, 1, name##_4}, {1, 1, name##_1}};
+  #define FLOAT_TILES(name, dtype) \
+    TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 4) static const tile_row name##_tiles[] = {{4, 1, name##_4}, {1, 4, name##_1}};
 #else
-#define QUANT_TILES(name, dtype) \
-  TILE(name, dtype, 1, 1) \
-  static const tile_row name##_tiles[] = {{1, 1, name##_1}};
-#define FLOAT_TILES(name, dtype) QUANT_TILES(name, dtype)
+  #define QUANT_TILES(name, dtype) \
+    TILE(name, dtype, 1, 1) \
+    static const tile_row name##_tiles[] = {{1, 1, name##_1}};
+  #define FLOAT_TILES(name, dtype) QUANT_TILES(name, dtype)
 #endif
 
 /* Rows [begin, end) of x, each into its place in the tile that run_tiles will take it with. normal: room for a row. */
@@ -372,6 +383,7 @@ WR_INLINE void few(wr_dtype t, const tile_row *tiles, const wr_call *c, const wr
   const weights w = weights_of(t, c);
   uint8_t room[WR_MM_FEW_BYTES] __attribute__((aligned(64)));
   float normal[WR_MM_FEW_K] __attribute__((aligned(64)));
+  fetch_first(c, worker);
   quantise_rows(t, tiles, c, 0, wr_live_rows(c, WR_MM_X), normal, room);
   run_tiles(tiles, c, worker, &w, 0, room, wr_mm_xq_bytes(w.K));
 }
@@ -381,7 +393,8 @@ WR_INLINE void many(wr_dtype t, const tile_row *tiles, const wr_call *c, const w
   uint8_t *const normals = (uint8_t *)c->scratch + wr_mm_xq_area(c->args[WR_MM_X].ext[0], w.K);
   float *const normal = (float *)(void *)(normals + (size_t)worker->tid * wr_mm_normal_bytes(w.K));
   int64_t begin, end;
-  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end)) quantise_rows(t, tiles, c, begin, end, normal, c->scratch);
+  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end))
+    quantise_rows(t, tiles, c, begin, end, normal, c->scratch);
   wr_barrier(worker);
   run_tiles(tiles, c, worker, &w, 1, c->scratch, wr_mm_xq_bytes(w.K));
 }

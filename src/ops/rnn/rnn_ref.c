@@ -54,7 +54,8 @@ size_t rnn_bwd_ref_scratch(const wr_call *c, int n_threads) {
 
 /* da of one sequence, t descending; leaves its dh0 and dc0 in dh and dc. */
 static void sequence_bwd(const wr_call *c, int64_t b, double *da, double *dh, double *dc) {
-  const wr_arg *dy = &c->args[RNN_BWD_DY], *w_hh = &c->args[RNN_BWD_W_HH], *gates = &c->args[RNN_BWD_GATES], *cells = &c->args[RNN_BWD_CELLS];
+  const wr_arg *dy = &c->args[RNN_BWD_DY], *w_hh = &c->args[RNN_BWD_W_HH], *gates = &c->args[RNN_BWD_GATES],
+               *cells = &c->args[RNN_BWD_CELLS];
   const int64_t T = c->args[RNN_BWD_X].ext[0], B = c->args[RNN_BWD_X].ext[1], H = w_hh->ext[1];
   for (int64_t h = 0; h < H; h++) {
     dh[h] = state(&c->args[RNN_BWD_DHT], b, h);
@@ -82,7 +83,8 @@ static void sequence_bwd(const wr_call *c, int64_t b, double *da, double *dh, do
 }
 
 WR_ROW_FN(rnn_bwd_ref) {
-  const wr_arg *x = &c->args[RNN_BWD_X], *w_ih = &c->args[RNN_BWD_W_IH], *w_hh = &c->args[RNN_BWD_W_HH], *y = &c->args[RNN_BWD_Y];
+  const wr_arg *x = &c->args[RNN_BWD_X], *w_ih = &c->args[RNN_BWD_W_IH], *w_hh = &c->args[RNN_BWD_W_HH],
+               *y = &c->args[RNN_BWD_Y];
   const int64_t T = x->ext[0], B = x->ext[1], D = x->ext[2], H = w_hh->ext[1], R = RNN_GATE_COUNT * H;
   double *da = c->scratch, *dh = da + T * B * R, *dc = dh + B * H;
   int64_t begin, end;

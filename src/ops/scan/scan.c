@@ -10,7 +10,8 @@
 
 static weir_status check_sequences(const void *params, const wr_vtype *a, const wr_vtype *b) {
   const int form = ((const wr_scan_params *)params)->form;
-  if (form < 0 || form >= WR_SCAN_FORM_COUNT) return wr_fail(WEIR_EUSAGE, "scan form %d is none of linear (0), mingru (1)", form);
+  if (form < 0 || form >= WR_SCAN_FORM_COUNT)
+    return wr_fail(WEIR_EUSAGE, "scan form %d is none of linear (0), mingru (1)", form);
   WR_TRY(wr_rule_float("a", a));
   WR_TRY(wr_rule_rank("a", a, 3));
   WR_TRY(wr_rule_float("b", b));
@@ -46,10 +47,16 @@ static weir_status scan_bwd_shape(const void *params, wr_vtype *t) {
 }
 
 static weir_status scan_grad(wr_grad *g, const wr_instr *i) {
-  static const struct { int input, output; } gradients[] = {{SCAN_A, SCAN_BWD_DA}, {SCAN_B, SCAN_BWD_DB}, {SCAN_H0, SCAN_BWD_DH0}};
+  static const struct {
+    int input, output;
+  } gradients[] = {{SCAN_A, SCAN_BWD_DA}, {SCAN_B, SCAN_BWD_DB}, {SCAN_H0, SCAN_BWD_DH0}};
   const int *a = i->args;
-  int args[WR_MAX_ARGS] = {[SCAN_BWD_DH] = wr_grad_of(g, a[SCAN_H]), [SCAN_BWD_DHT] = wr_grad_of(g, a[SCAN_HT]), [SCAN_BWD_A] = a[SCAN_A],
-                           [SCAN_BWD_B] = a[SCAN_B], [SCAN_BWD_H0] = a[SCAN_H0], [SCAN_BWD_H] = a[SCAN_H]};
+  int args[WR_MAX_ARGS] = {[SCAN_BWD_DH] = wr_grad_of(g, a[SCAN_H]),
+                           [SCAN_BWD_DHT] = wr_grad_of(g, a[SCAN_HT]),
+                           [SCAN_BWD_A] = a[SCAN_A],
+                           [SCAN_BWD_B] = a[SCAN_B],
+                           [SCAN_BWD_H0] = a[SCAN_H0],
+                           [SCAN_BWD_H] = a[SCAN_H]};
   for (size_t k = 0; k < WR_ARRAY_LEN(gradients); k++)
     args[gradients[k].output] = wr_grad_wanted(g, a[gradients[k].input]) ? WR_NEW : WR_NONE;
   WR_TRY(wr_emit(wr_grad_program(g), &wr_op_scan_bwd, i->params, args));
@@ -80,10 +87,12 @@ int wr_scan(wr_program *p, wr_scan_form form, int a, int b, int h0, int *last) {
 }
 
 /* t b d [form=mingru|linear] [state=1] [dtype] */
-static weir_status scan_case_sequences(wr_case *c, wr_program *p, wr_scan_params *params, wr_vtype *t, int *a, int *b, int *h0) {
+static weir_status scan_case_sequences(wr_case *c, wr_program *p, wr_scan_params *params, wr_vtype *t, int *a, int *b,
+                                       int *h0) {
   const char *form = wr_case_str(c, "form", "mingru");
   *params = (wr_scan_params){strcmp(form, "linear") == 0 ? WR_SCAN_LINEAR : WR_SCAN_MINGRU};
-  *t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "t", 4), wr_case_int(c, "b", 2), wr_case_int(c, "d", 5), 0);
+  *t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "t", 4), wr_case_int(c, "b", 2),
+                    wr_case_int(c, "d", 5), 0);
   const wr_vtype state = wr_rule_type(wr_rule_stat_dtype(t), 0, t->ext[1], t->ext[2], 0, 0);
   *a = wr_case_input(c, p, WR_INPUT, "a", *t, wr_fill_normal(0, 0.8));
   *b = wr_case_input(c, p, WR_INPUT, "b", *t, wr_fill_normal(0, 1));
@@ -114,40 +123,40 @@ static weir_status scan_bwd_case(wr_case *c, wr_program *p) {
 }
 
 const wr_op wr_op_scan = {
-  .name = "scan",
-  .doc = "first-order recurrence over a whole sequence: linear, or minGRU",
-  .args = {{"a", WR_IN, WR_ARG_FLOAT, 0},
-           {"b", WR_IN, WR_ARG_FLOAT, 0},
-           {"h0", WR_IN, WR_ARG_OPTIONAL, 0},
-           {"h", WR_OUT, WR_ARG_FLOAT, 0},
-           {"hT", WR_OUT, WR_ARG_OPTIONAL, 0}},
-  .params_bytes = sizeof(wr_scan_params),
-  .shape = scan_shape,
-  .grad = scan_grad,
-  .cost = scan_cost,
-  .print = scan_print,
-  .rows = scan_rows,
-  .n_rows = WR_ARRAY_LEN(scan_rows),
-  .make_case = scan_case,
+    .name = "scan",
+    .doc = "first-order recurrence over a whole sequence: linear, or minGRU",
+    .args = {{"a", WR_IN, WR_ARG_FLOAT, 0},
+             {"b", WR_IN, WR_ARG_FLOAT, 0},
+             {"h0", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"h", WR_OUT, WR_ARG_FLOAT, 0},
+             {"hT", WR_OUT, WR_ARG_OPTIONAL, 0}},
+    .params_bytes = sizeof(wr_scan_params),
+    .shape = scan_shape,
+    .grad = scan_grad,
+    .cost = scan_cost,
+    .print = scan_print,
+    .rows = scan_rows,
+    .n_rows = WR_ARRAY_LEN(scan_rows),
+    .make_case = scan_case,
 };
 
 const wr_op wr_op_scan_bwd = {
-  .name = "scan_bwd",
-  .doc = "gradients of scan",
-  .args = {{"dh", WR_IN, WR_ARG_OPTIONAL, 0},
-           {"dhT", WR_IN, WR_ARG_OPTIONAL, 0},
-           {"a", WR_IN, 0, 0},
-           {"b", WR_IN, 0, 0},
-           {"h0", WR_IN, WR_ARG_OPTIONAL, 0},
-           {"h", WR_IN, 0, 0},
-           {"da", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
-           {"db", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
-           {"dh0", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
-  .params_bytes = sizeof(wr_scan_params),
-  .shape = scan_bwd_shape,
-  .cost = scan_bwd_cost,
-  .print = scan_print,
-  .rows = scan_bwd_rows,
-  .n_rows = WR_ARRAY_LEN(scan_bwd_rows),
-  .make_case = scan_bwd_case,
+    .name = "scan_bwd",
+    .doc = "gradients of scan",
+    .args = {{"dh", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"dhT", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"a", WR_IN, 0, 0},
+             {"b", WR_IN, 0, 0},
+             {"h0", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"h", WR_IN, 0, 0},
+             {"da", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+             {"db", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+             {"dh0", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_scan_params),
+    .shape = scan_bwd_shape,
+    .cost = scan_bwd_cost,
+    .print = scan_print,
+    .rows = scan_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(scan_bwd_rows),
+    .make_case = scan_bwd_case,
 };
