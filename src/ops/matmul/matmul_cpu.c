@@ -24,7 +24,7 @@
 #include "ops/arg_i.h"
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_i.h"
-#include "ops/norm/norm_row_i.h"
+#include "ops/norm_row_i.h"
 #include "ops/simd_i.h"
 
 enum {

@@ -1,11 +1,11 @@
 /* RMSNorm on the CPU, FP32, compiled once for each instruction set; the same bits from each.
  *
- * A row's result depends on nothing but the row (norm_row_i.h). dw sums its rows in blocks of 32 at absolute positions: ascending within a block,
+ * A row's result depends on nothing but the row (ops/norm_row_i.h). dw sums its rows in blocks of 32 at absolute positions: ascending within a block,
  * then the blocks ascending; threads share out columns, never rows. */
 #include "ops/arg_i.h"
 #include "ops/norm/norm.h"
 #include "ops/norm/norm_i.h"
-#include "ops/norm/norm_row_i.h"
+#include "ops/norm_row_i.h"
 #include "ops/simd_i.h"
 
 WR_ROW_FN(WR_KERNEL(rmsnorm_f32_cpu));
