@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The command line as people and programs use it: hostile files, wrong words, signals, pipes, limits of memory and CPUs, exit codes,
 JSON, streams. Small models whose next tokens are known; the real one only where a run must last."""
-import glob, json, os, re, resource, select, shutil, signal, socket, stat, subprocess, sys, tempfile, time
+import fcntl, glob, json, os, re, resource, select, shutil, signal, socket, stat, subprocess, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 
 WEIR = os.path.abspath(os.environ.get("WEIR", "./weir"))
@@ -614,8 +614,11 @@ def cache():
     # what a killed process left behind is listed by its name, and cleared
     open(TMP + "/cache/packed/left.pack.1.0.tmp", "w").close()
     check(b"left.pack.1.0.tmp" in run("cache", env=env).out, "what was left behind is not listed")
-    os.utime(TMP + "/cache/packed/left.pack.1.0.tmp", (1, 1))
-    check(run("cache", "clear", "--stale", env=env).rc == 0 and len(os.listdir(TMP + "/cache/packed")) == 1, "it stays")
+    with open(TMP + "/cache/packed/busy.pack.1.0.tmp", "w") as busy:  # one that is locked is still being made
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        check(run("cache", "clear", "--stale", env=env).rc == 0 and len(os.listdir(TMP + "/cache/packed")) == 2, "it stays, or the locked one went")
+    run("generate", RANDOM, "-p", "x", "-n", "1", env=env)
+    check(not [f for f in os.listdir(TMP + "/cache/packed") if f.endswith(".tmp")], "the next packing leaves it")
     # a model that changed never meets the old file
     copy = TMP + "/changed.gguf"
     shutil.copy(RANDOM, copy)

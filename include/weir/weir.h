@@ -193,7 +193,7 @@ size_t weir_model_program(const weir_model *m, char *out, size_t cap);
 /* -------------------------------------------------------------------------------------------------------------- session
  * One sequence of tokens and its KV cache: state is always that of a prefix. Pages of 32 positions, touched only when used,
  * shared by forks until one of them writes. Logits of a position have the same bits for any number of threads, however the
- * prompt was cut, whoever ran beside it and whatever prefix was reused (same build, machine and KV type). */
+ * prompt was cut, whoever ran beside it and whatever prefix was reused (same build, machine, KV type, and weights packed or not). */
 
 typedef struct weir_session weir_session;
 typedef enum weir_kv_type { WEIR_KV_DEFAULT = 0, WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type; /* default F16 */

@@ -125,9 +125,14 @@ static void print_report(const weir_result *r, int threads) {
   fprintf(stderr, "\nprompt %5zu tokens  %7.1f tok/s", r->n_prompt_tokens, r->prefill_tok_s);
   if (r->n_reused) fprintf(stderr, "  (%zu were in the cache)", r->n_reused);
   if (r->seed) fprintf(stderr, "  seed %llu", (unsigned long long)r->seed);
+  if (r->decode_tok_s <= 0) {
+    fprintf(stderr, "\ndecode %5zu token%s, ended by %s: too short an answer for a speed\n", r->n_tokens, r->n_tokens == 1 ? "" : "s",
+            weir_finish_name(r->finish));
+    return;
+  }
   fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, KV %s), ended by %s\n", r->n_tokens,
           r->decode_tok_s, threads, threads == 1 ? "" : "s", per_token, weights, kv, weir_finish_name(r->finish));
-  if (r->limit_tok_s <= 0 || r->decode_tok_s <= 0) {
+  if (r->limit_tok_s <= 0) {
     fprintf(stderr, "limit  not measured: the answer was too short\n");
     return;
   }

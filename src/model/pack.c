@@ -16,10 +16,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "model/model.h"
@@ -200,17 +200,45 @@ static weir_status fill(packing *k, int fd, const char *path) {
   return s;
 }
 
+static bool ends_with(const char *s, const char *end) {
+  const size_t n = strlen(s), k = strlen(end);
+  return n >= k && strcmp(s + n - k, end) == 0;
+}
+
+/* A temporary file is locked by the process that fills it; the system lets go of the lock when that process dies. */
+static bool abandoned(const char *path) {
+  const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  const bool free_to_go = flock(fd, LOCK_EX | LOCK_NB) == 0;
+  close(fd);
+  return free_to_go;
+}
+
+/* Remove what killed processes left in the folder. */
+static void sweep(const char *folder) {
+  DIR *d = opendir(folder);
+  if (!d) return;
+  char path[PATH_MAX + 256];
+  for (struct dirent *e; (e = readdir(d));) {
+    snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+    if (ends_with(e->d_name, ".tmp") && abandoned(path)) unlink(path);
+  }
+  closedir(d);
+}
+
 static weir_status make_file(packing *k, const char *folder, const char *path) {
   static atomic_uint counter;
   WR_TRY(wr_mkdir_p(folder));
+  sweep(folder);
   char temp[PATH_MAX];
   const int n = snprintf(temp, sizeof temp, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&counter, 1));
   if (n < 0 || (size_t)n >= sizeof temp) return wr_fail(WEIR_EFAIL, "%s: the name is too long", path);
   const int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return wr_fail_errno(WEIR_EIO, temp, "create");
+  (void)flock(fd, LOCK_EX | LOCK_NB); /* where the file system has no locks, only the sweeping is lost */
   weir_status s = fill(k, fd, temp);
-  close(fd);
   if (s == WEIR_OK && rename(temp, path)) s = wr_fail_errno(WEIR_EIO, path, "put in place");
+  close(fd);
   if (s != WEIR_OK) {
     unlink(temp);
     return s;
@@ -337,11 +365,6 @@ weir_status wr_pack_open(wr_model *m, const wr_model_options *options, wr_str *w
 
 /* ---------------------------------------------------------------------------------------------------- listing and verifying */
 
-static bool ends_with(const char *s, const char *end) {
-  const size_t n = strlen(s), k = strlen(end);
-  return n >= k && strcmp(s + n - k, end) == 0;
-}
-
 /* The head of a packed file, read and not mapped, since whoever lists does not want a signal from a file that shrinks. */
 static char *read_head(const char *path, size_t file_bytes, size_t *bytes) {
   FILE *f = fopen(path, "rbe");
@@ -375,7 +398,7 @@ static weir_status list_one(const char *path, const struct stat *st, weir_status
   wr_pack_file f = {
       .path = (char *)(uintptr_t)path, .source = (char *)(uintptr_t) "", .bytes = (uint64_t)st->st_size, .stale = true};
   if (ends_with(path, ".tmp")) {
-    f.stale = time(NULL) - st->st_mtim.tv_sec > 3600; /* younger ones may be in the making */
+    f.stale = abandoned(path);
     return fn(user, &f);
   }
   size_t bytes = 0;
