@@ -48,19 +48,17 @@ static weir_status get_float(reader *r, const char *suffix, bool required, doubl
   return wr_fail(WEIR_EFORMAT, "%s: %s is %g, but it must be from %g to %g", wr_gguf_path(r->g), key, *out, min, max);
 }
 
-/* "linear", "yarn", or none. Old files say rope.scale_linear instead. */
+/* "linear", "yarn" or "none". A file that gives a factor and no type means linear, and old files call the factor
+ * rope.scale_linear; with "none" neither counts. */
 static weir_status read_scaling(reader *r, wr_hparams *h) {
-  wr_gguf_text type = {"none", 4};
-  const bool old = wr_gguf_find(r->g, key_of(r, "rope.scale_linear")) != NULL;
+  if (!(h->rope_factor > 0)) h->rope_factor = h->rope_scale_linear > 0 ? h->rope_scale_linear : 1;
+  wr_gguf_text type = {"linear", 6};
   WR_TRY(wr_gguf_get_text(r->g, key_of(r, "rope.scaling.type"), false, &type));
   static const char *const names[] = {[WR_SCALING_NONE] = "none", [WR_SCALING_LINEAR] = "linear", [WR_SCALING_YARN] = "yarn"};
   for (size_t i = 0; i < WR_ARRAY_LEN(names); i++) {
     if (strlen(names[i]) != type.len || memcmp(names[i], type.ptr, type.len) != 0) continue;
     h->scaling = (wr_rope_scaling)i;
-    if (i == WR_SCALING_NONE && old) {
-      h->scaling = WR_SCALING_LINEAR;
-      h->rope_factor = h->rope_scale_linear;
-    }
+    if (h->yarn_ext_factor < 0) h->yarn_ext_factor = 1; /* "not set" */
     return WEIR_OK;
   }
   return wr_fail(WEIR_EUNSUPPORTED, "%s: %s is '%s', which weir does not know (it knows: none, linear, yarn)",

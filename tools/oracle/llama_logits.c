@@ -1,7 +1,7 @@
 /* llama_logits MODEL: asks llama.cpp's library for logits and greedy continuations. Driven by smollm2_logits.py.
  *
  * stdin:  for each prompt a line "BYTES SPECIAL GREEDY" and then the text: its length, whether special tokens in it count as
- *         such, how many tokens to continue. An empty prompt becomes the BOS token.
+ *         such, how many tokens to continue. An empty prompt becomes the BOS token. SPECIAL 2: not a text but int32 ids.
  * stdout: for each prompt, native integers and floats: int32 count, ids; int32 V, V logits of the last position;
  *         int32 count, then for each greedy token int32 id and float margin (largest logit less the second). The token that
  *         ends the text is the last one.
@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "llama.h"
 
@@ -57,7 +58,13 @@ int main(int argc, char **argv) {
     getchar(); /* the end of the line */
     char *text = malloc((size_t)bytes + 1);
     if (!text || fread(text, 1, (size_t)bytes, stdin) != (size_t)bytes) stop("the text of a prompt is cut");
-    int n = llama_tokenize(vocab, text, bytes, ids, CTX, true, special != 0);
+    int n;
+    if (special == 2) {
+      n = bytes / 4 <= CTX ? bytes / 4 : -1;
+      if (n > 0) memcpy(ids, text, (size_t)n * sizeof *ids);
+    } else {
+      n = llama_tokenize(vocab, text, bytes, ids, CTX, true, special != 0);
+    }
     free(text);
     if (n < 0) stop("a prompt is too long");
     if (n == 0) ids[n++] = llama_vocab_bos(vocab);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tests/golden/smollm2_logits.gguf and random_logits.gguf: what llama.cpp computes in F32.
+"""tests/golden/smollm2_logits.gguf, random_logits.gguf and rope_logits.gguf: what llama.cpp computes in F32.
 
-smollm2_logits.py LLAMA_DIR MODELS_DIR      some minutes
+smollm2_logits.py LLAMA_DIR MODELS_DIR [smollm2|random|rope ...]      without names all three: some minutes
 
 LLAMA_DIR is what bench/peers made for llama.cpp (source under src/, libraries under build/bin); MODELS_DIR holds the files of
 tools/test-model-variants. The reference of a type is the F32 dequantisation of its file, made here beside it, with the KV cache
@@ -23,10 +23,13 @@ smollm2_logits.gguf, for prompt P of golden.prompts (texts in golden.texts; the 
 KL: the K ids and one bucket for all the others, p from the reference, sum p ln(p/q), mean over the prompts.
 
 random_logits.gguf: golden.types q4_k, q5_k, q6_k, k_mix of random-TYPE.gguf: tokens.P, logits.TYPE.P F32 [V] whole, sha256.
+
+rope_logits.gguf: for each VARIANT of golden.variants (rope-VARIANT.gguf) and each length N of golden.lengths: logits.VARIANT.N,
+F32 [V], whole, after tokens.N, I32 [N]. The models have no checksum: their weights do not depend on versions.
 """
 import hashlib
 import os
-import struct
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -41,6 +44,8 @@ FULL = ["f32", "f16", "q8_0", "q4_0"]
 NATIVE = ["q8_0", "q4_0", "q4_1"]
 PART = ["bf16", "q5_0", "q5_1"]
 FEW = ["english", "japanese", "code_c"]
+ROPE_LENGTHS = [1, 40, 200]
+TOOL = os.path.join(REPO, "tools", "test-model-variants")
 RANDOM = ["q4_k", "q5_k", "q6_k", "k_mix"]
 CHAT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         f"<|im_start|>user\n{CHAT_USER}<|im_end|>\n<|im_start|>assistant\n")
@@ -58,11 +63,11 @@ def build(llama):
 
 
 def ask(program, model, prompts, greedy):
-    """prompts: (name, text) pairs; a dict of name -> (ids, logits, greedy ids, margins)."""
+    """prompts: (name, text or ids) pairs; a dict of name -> (ids, logits, greedy ids, margins)."""
     query = b""
     for name, text in prompts:
-        special, text = (1, CHAT) if text is None else (0, text)
-        data = text.encode()
+        special, text = (1, CHAT) if text is None else (2, text) if isinstance(text, np.ndarray) else (0, text)
+        data = text.astype(np.int32).tobytes() if special == 2 else text.encode()
         query += b"%d %d %d\n" % (len(data), special, greedy) + data
     reply = subprocess.run([program, model], input=query, stdout=subprocess.PIPE, check=True).stdout
     at, answers = 0, {}
@@ -103,10 +108,9 @@ def sha256(path):
 
 def reference_of(models, name):
     """The F32 dequantisation of a model, made if it is not there."""
-    tool = os.path.join(REPO, "tools", "test-model-variants")
     source = os.path.join(models, "smollm2-135m-q4_1.gguf")
     wanted = name if name == "smollm2-135m-f32" else f"{name}-f32"
-    subprocess.run([sys.executable, tool, source, models, name, wanted], check=True)
+    subprocess.run([sys.executable, TOOL, source, models, name, wanted], check=True)
     return os.path.join(models, f"{wanted}.gguf")
 
 
@@ -180,15 +184,39 @@ def random_models(program, models, llama_version):
     out.write()
 
 
+def rope_models(program, models, llama_version):
+    out = Golden("rope_logits.gguf", "python tools/oracle/smollm2_logits.py LLAMA_DIR MODELS_DIR rope", llama_cpp=llama_version)
+    variants = runpy.run_path(TOOL)["ROPE"]
+    subprocess.run([sys.executable, TOOL, "-", models, "rope"], check=True)
+    ids = np.random.PCG64(11).random_raw(max(ROPE_LENGTHS)) >> np.uint64(56)
+    prompts = [(n, ids[:n].astype(np.int32)) for n in ROPE_LENGTHS]
+    out.note("variants", list(variants))
+    out.note("lengths", ROPE_LENGTHS)
+    for n, tokens in prompts:
+        out.i32(f"tokens.{n}", tokens)
+    plain = {}
+    for variant in variants:
+        answers = ask(program, os.path.join(models, f"rope-{variant}.gguf"), prompts, 1)
+        plain = plain or answers
+        every = np.arange(len(answers[1][1]))
+        print(f"rope {variant}: KL from plain", *[f"{kl(plain[n][1], answers[n][1], every):.3g}" for n in ROPE_LENGTHS])
+        for n in ROPE_LENGTHS:
+            out.f32(f"logits.{variant}.{n}", answers[n][1])
+    out.write()
+
+
+MAKERS = {"random": random_models, "rope": rope_models, "smollm2": smollm2}
+
+
 def main():
-    if len(sys.argv) != 3:
-        sys.exit("usage: smollm2_logits.py LLAMA_DIR MODELS_DIR")
-    llama, models = sys.argv[1:]
+    if len(sys.argv) < 3 or not set(sys.argv[3:]) <= set(MAKERS):
+        sys.exit(f"usage: smollm2_logits.py LLAMA_DIR MODELS_DIR [{'|'.join(MAKERS)} ...]")
+    llama, models = sys.argv[1:3]
     program = build(llama)
     with open(os.path.join(llama, "src/llama_cpp/__init__.py")) as f:
         version = "llama-cpp-python " + f.read().split('__version__ = "')[1].split('"')[0]
-    random_models(program, models, version)
-    smollm2(program, models, version)
+    for name in sys.argv[3:] or MAKERS:
+        MAKERS[name](program, models, version)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
  *   mix_i   = ext_factor (1 - clamp((i - low) / max(high - low, 0.001), 0, 1))             YaRN; without it 0: linear scaling
  *   low     = max(floor(turns(beta_fast)), 0),  high = min(ceil(turns(beta_slow)), n - 1)
  *   turns(b) = n ln(orig_ctx / (2 pi b)) / (2 ln theta)            the pair that makes b turns within orig_ctx
- *   m       = attn_factor (1 + 0.1 ln(1 / freq_scale) where ext_factor is not 0)
+ *   m       = attn_factor (1 + 0.1 ln max(1 / freq_scale, 1) where ext_factor is not 0)
  *   table   = m cos(angle_i), m sin(angle_i)
  * rope        x[R, heads, Dh], table[R, n] -> y: in each head the pairs (a, b) become (a cos - b sin, b cos + a sin);
  *   inverse: sin is negated.

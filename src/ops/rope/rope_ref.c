@@ -25,7 +25,7 @@ WR_ROW_FN(rope_table_ref) {
   const wr_arg *factors = &c->args[ROPE_TABLE_FACTORS];
   const wr_rope_params *p = &((const wr_rope_table_params *)c->params)->rope;
   int64_t half = p->n_dims / 2, begin, end;
-  double m = (double)p->attn_factor * (p->ext_factor == 0 ? 1 : 1 + 0.1 * log(1 / (double)p->freq_scale));
+  double m = (double)p->attn_factor * (p->ext_factor == 0 ? 1 : 1 + 0.1 * log(fmax(1 / (double)p->freq_scale, 1)));
   while (wr_take(w, 0, wr_live_rows(c, ROPE_TABLE_POS), 1, &begin, &end))
     for (int64_t r = begin; r < end; r++)
       for (int64_t i = 0; i < half; i++) {
