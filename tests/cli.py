@@ -243,7 +243,7 @@ def round_trips():
             seen = {}
             for _, block, ids, _, _, _ in sorted(done, key=lambda d: -len(set(d[2]))):
                 new = [i for i in set(ids) if i not in seen]
-                if len(seen) + len(new) > (most // 4 if SAN else most):
+                if len(seen) + len(new) > (max(most // 4, 8) if SAN else most):
                     continue
                 seen.update(zip(new, pool.map(lambda i: one(model, i), new)))
                 text = b"".join(seen[i] for i in ids)
