@@ -102,7 +102,9 @@ static wr_rope_params rope_of(const wr_hparams *h) {
   if (h->scaling != WR_SCALING_NONE) r.freq_scale = (float)(1 / h->rope_factor);
   if (h->scaling == WR_SCALING_YARN) {
     r.ext_factor = (float)h->yarn_ext_factor;
-    r.attn_factor = (float)(h->rope_attn_factor * h->yarn_attn_factor);
+    /* The key is transformers' attention_factor: in the place of what the op derives from the scale, not on top of it. */
+    const double derived = h->yarn_ext_factor != 0 ? 1 + 0.1 * log(fmax(h->rope_factor, 1)) : 1;
+    if (h->yarn_attn_factor > 0) r.attn_factor = (float)(h->rope_attn_factor * h->yarn_attn_factor / derived);
     r.beta_fast = (float)h->yarn_beta_fast;
     r.beta_slow = (float)h->yarn_beta_slow;
     r.orig_ctx = (int)WR_MIN(h->rope_orig_tok ? h->rope_orig_tok : h->trained_tok, (int64_t)INT32_MAX);

@@ -1,10 +1,12 @@
-/* llama_logits MODEL: asks llama.cpp's library for logits and greedy continuations. Driven by smollm2_logits.py.
+/* llama_logits MODEL [BETA_FAST BETA_SLOW]: asks llama.cpp's library for logits and greedy continuations. Driven by
+ * smollm2_logits.py.
  *
  * stdin:  for each prompt a line "BYTES SPECIAL GREEDY" and then the text: its length, whether special tokens in it count as
  *         such, how many tokens to continue. An empty prompt becomes the BOS token. SPECIAL 2: not a text but int32 ids.
  * stdout: for each prompt, native integers and floats: int32 count, ids; int32 V, V logits of the last position;
  *         int32 count, then for each greedy token int32 id and float margin (largest logit less the second). The token that
  *         ends the text is the last one.
+ * The betas are YaRN's, for architectures whose keys for them llama.cpp does not read.
  * One sequence at a time on one thread (its threads spin: two are slower than one on a busy machine), KV cache in F32, no flash
  * attention, no repacked weights.
  */
@@ -34,7 +36,7 @@ static void put(const void *data, size_t bytes) {
 static void put_int(int32_t value) { put(&value, sizeof value); }
 
 int main(int argc, char **argv) {
-  if (argc != 2) stop("usage: llama_logits MODEL <prompts >answers");
+  if (argc != 2 && argc != 4) stop("usage: llama_logits MODEL [BETA_FAST BETA_SLOW] <prompts >answers");
   llama_log_set(quiet, NULL);
   llama_backend_init();
   struct llama_model_params mp = llama_model_default_params();
@@ -44,6 +46,10 @@ int main(int argc, char **argv) {
   struct llama_context_params cp = llama_context_default_params();
   cp.n_ctx = CTX;
   cp.n_batch = CTX;
+  if (argc == 4) {
+    cp.yarn_beta_fast = strtof(argv[2], NULL);
+    cp.yarn_beta_slow = strtof(argv[3], NULL);
+  }
   cp.n_threads = cp.n_threads_batch = 1;
   cp.type_k = cp.type_v = GGML_TYPE_F32;
   cp.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;

@@ -45,6 +45,7 @@ NATIVE = ["q8_0", "q4_0", "q4_1"]
 PART = ["bf16", "q5_0", "q5_1"]
 FEW = ["english", "japanese", "code_c"]
 ROPE_LENGTHS = [1, 40, 200]
+ROPE_ASK = {"yarn_keys": ("yarn_attn", "0.6", "0.1")}  # keys that llama.cpp does not read: the same by other means
 TOOL = os.path.join(REPO, "tools", "test-model-variants")
 RANDOM = ["q4_k", "q5_k", "q6_k", "k_mix"]
 CHAT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
@@ -62,14 +63,14 @@ def build(llama):
     return program
 
 
-def ask(program, model, prompts, greedy):
+def ask(program, model, prompts, greedy, *betas):
     """prompts: (name, text or ids) pairs; a dict of name -> (ids, logits, greedy ids, margins)."""
     query = b""
     for name, text in prompts:
         special, text = (1, CHAT) if text is None else (2, text) if isinstance(text, np.ndarray) else (0, text)
         data = text.astype(np.int32).tobytes() if special == 2 else text.encode()
         query += b"%d %d %d\n" % (len(data), special, greedy) + data
-    reply = subprocess.run([program, model], input=query, stdout=subprocess.PIPE, check=True).stdout
+    reply = subprocess.run([program, model, *betas], input=query, stdout=subprocess.PIPE, check=True).stdout
     at, answers = 0, {}
 
     def take(dtype, count):
@@ -196,7 +197,8 @@ def rope_models(program, models, llama_version):
         out.i32(f"tokens.{n}", tokens)
     plain = {}
     for variant in variants:
-        answers = ask(program, os.path.join(models, f"rope-{variant}.gguf"), prompts, 1)
+        of, *betas = ROPE_ASK.get(variant, (variant,))
+        answers = ask(program, os.path.join(models, f"rope-{of}.gguf"), prompts, 1, *betas)
         plain = plain or answers
         every = np.arange(len(answers[1][1]))
         print(f"rope {variant}: KL from plain", *[f"{kl(plain[n][1], answers[n][1], every):.3g}" for n in ROPE_LENGTHS])
