@@ -146,7 +146,7 @@ def hostile_name():
 
 def missing_files():
     refused(run("generate", "/nowhere/x.gguf", "-p", "x"), 1, "/nowhere/x.gguf", "No such file")
-    refused(run("generate", TMP, "-p", "x"), 1, TMP, "folder")
+    refused(run("generate", TMP, "-p", "x"), 3, TMP, "folder")
     refused(run("generate", "/dev/null", "-p", "x"), 3, "/dev/null")
     refused(run("tokenize", "/nowhere/x.gguf"), 1, "/nowhere/x.gguf")
     refused(run("generate", SCRIPTED, "--prompt-file", TMP), 1, TMP, "directory")
@@ -431,11 +431,22 @@ def strict_json():
         r = run(*args, "--json", stdin=stdin, seconds=60)
         check(r.rc == 0 and not controls(r.out), "%r" % r)
         r.json()
-    keys = set(generate(SCRIPTED, "go"))
+    whole = generate(SCRIPTED, "go")
+    keys = set(whole)
+    check({"load", "prefill", "decode"} <= set(whole.get("seconds", {})), "seconds of generate: %s" % sorted(whole.get("seconds", {})))
     check({"text", "tokens", "prompt_tokens", "finish", "seconds", "prefill_tok_s", "decode_tok_s", "bytes_per_token", "limit_tok_s",
            "share_of_limit"} <= keys, "keys of generate: %s" % sorted(keys))
     r = run("logits", SCRIPTED, "--tokens", "1,259", "--json").json() or {}
     check({"logits", "top", "hash"} <= set(r) and len(r["logits"]) == 341 and r["top"][0]["id"] == 260, "logits: %s" % sorted(r))
+    r = run("inspect", SCRIPTED, "--json").json() or {}
+    check({"format", "arch", "parameters", "tensors", "metadata"} <= set(r) and r["format"] == "gguf" and
+          {"name", "type", "shape", "bytes"} <= set(r["tensors"][0]), "inspect: %s" % sorted(r))
+    row = {"name", "shape", "us", "bytes", "flop", "gb_s", "gflop_s", "peak", "share"}
+    for args in (["machine", "--quick"], ["model", SCRIPTED, "--reps", "1", "-n", "4"], ["ops", "--only", "rope_f32_cpu_generic", "--reps", "1"]):
+        rows = run("bench", *args, "--json", seconds=60).json()
+        check(rows and all(row <= set(x) for x in rows), "bench %s: %r" % (args[0], rows))
+    check(run("tokenize", SCRIPTED, "--json", stdin=b"go").json().get("tokens") and
+          "text" in run("tokenize", SCRIPTED, "--decode", "--json", stdin=b"1 259").json(), "tokenize")
 
 
 def words():

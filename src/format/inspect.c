@@ -6,7 +6,6 @@
 
 #include <inttypes.h>
 #include <stdarg.h>
-#include <sys/stat.h>
 
 #define SHOWN_TEXT 96 /* bytes of a text that meta_print shows; of a string in an array SHOWN_ELEMENT */
 #define SHOWN_ELEMENT 24
@@ -22,10 +21,7 @@ struct weir_file {
 };
 
 weir_status weir_file_open(const char *path, const weir_file_options *options, weir_file **out) {
-  struct stat st;
   if (!path) return wr_fail(WEIR_EUSAGE, "no file is named");
-  if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-    return wr_fail(WEIR_EUNSUPPORTED, "%s: is a folder; weir reads GGUF files, name the file in it", wr_shown(path));
   weir_file *f = wr_calloc(1, sizeof *f);
   if (!f) return wr_fail_nomem(sizeof *f, "a file handle");
   weir_status status = wr_gguf_open(path, &(wr_gguf_options){.no_mmap = options && options->no_mmap}, &f->g);
