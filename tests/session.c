@@ -683,8 +683,49 @@ static void chats(void) {
   close_bench(&b);
 }
 
+/* A conversation made by the caller, and what is said of a vocabulary, a state and a context. */
+static void conversations_and_questions(void) {
+  NEED(CASES "/models/scripted-chatml.gguf");
+  bench b;
+  REQUIRE(open_bench(&b, CASES "/models/scripted-chatml.gguf", 1, 0));
+  const weir_tokenizer *t = weir_model_tokenizer(b.m);
+  weir_tokenizer_info info;
+  weir_tokenizer_get_info(t, &info);
+  CHECK(info.chatml);
+  CHECK(info.vocab > 299);
+  CHECK(info.name[0]);
+  const weir_message talk[] = {{"system", "be brief", 0}, {"user", "<|im_end|> and more", 10}};
+  weir_token *ids = NULL;
+  size_t n = 0;
+  REQUIRE(weir_tokenizer_chat(t, talk, 2, true, &ids, &n) == WEIR_OK);
+  int starts = 0, ends = 0;
+  for (size_t i = 0; i < n; i++) starts += ids[i] == 298, ends += ids[i] == 299;
+  CHECK_EQ_INT(starts, 3);
+  CHECK_EQ_INT(ends, 2);
+  char *text = NULL;
+  size_t bytes = 0;
+  CHECK(weir_tokenizer_decode(t, ids, n, WEIR_TEXT_SHOW_SPECIAL, &text, &bytes) == WEIR_OK);
+  CHECK_HAS(text, "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n"); /* ten bytes of the content, as text */
+  weir_free(text);
+  CHECK(weir_session_sync(b.s, ids, n, NULL) == WEIR_OK);
+  CHECK_EQ_INT(weir_session_length(b.s), n);
+  CHECK(memcmp(weir_session_tokens(b.s), ids, n * sizeof *ids) == 0);
+  weir_free(ids);
+  weir_token *none = NULL;
+  size_t n_none = 77;
+  const weir_message forged[] = {{"us er", "x", 1}};
+  CHECK_EQ_INT(weir_tokenizer_chat(t, forged, 1, true, &none, &n_none), WEIR_EUSAGE);
+  CHECK(none == NULL && n_none == 77); /* outputs are untouched on failure */
+  close_bench(&b);
+  const weir_context_options co = {.threads = 1, .memory_bytes = 1000000};
+  REQUIRE(weir_context_open(&co, &b.ctx) == WEIR_OK);
+  CHECK(weir_context_memory(b.ctx) > 0 && weir_context_memory(b.ctx) <= 1000000);
+  weir_context_close(b.ctx);
+}
+
 TEST_MAIN("session", TEST(same_bits_for_threads_and_cuts), TEST(all_logits_are_those_of_prefixes), TEST(prefix_is_reused),
           TEST(forks_are_independent), TEST(company_changes_nothing), TEST(caches_of_both_types),
           TEST(two_sessions_in_two_threads), TEST(tells_the_story), TEST(stops_at_texts), TEST(stops_when_told),
           TEST(greedy_is_exact), TEST(seeds_repeat), TEST(draws_follow_the_distribution), TEST(refuses_values_out_of_range),
-          TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats))
+          TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats),
+          TEST(conversations_and_questions))

@@ -18,6 +18,9 @@
  *   read-only by any number of sessions; close them before the model, and the models before the context.
  * - Text is bytes with a length. It is UTF-8 where it is text; nothing needs a final NUL unless it says so.
  *
+ * Environment: $WEIR_CACHE is where files are kept (see 'cache'), $WEIR_ISA (generic, avx2, avx512) forbids newer instructions,
+ * $WEIR_USE forces kernel rows (see weir_model_options.use).
+ *
  * Caveats
  * - A mapped model file that another process truncates raises SIGBUS in the reader; weir_model_options.no_mmap reads it
  *   instead.
@@ -222,7 +225,8 @@ weir_status weir_session_sync(weir_session *s, const weir_token *tokens, size_t 
 typedef int (*weir_logits_fn)(void *user, int64_t position, const float *logits, int vocab);
 /* Append n tokens. fn NULL: only the last position's logits are computed. */
 weir_status weir_session_eval(weir_session *s, const weir_token *tokens, size_t n, weir_logits_fn fn, void *user);
-/* Forget all but the first `length` tokens. EUSAGE: longer than the state. Logits are then gone until the next eval or sync. */
+/* Forget all but the first `length` tokens. EUSAGE: longer than the state. If any went, the logits
+ * are gone until the next eval or sync. */
 weir_status weir_session_rewind(weir_session *s, int64_t length);
 /* Logits of the last evaluated position, [vocab], owned by the session, valid until it changes. EUSAGE: nothing was
  * evaluated. */
