@@ -106,8 +106,10 @@ static weir_status advise(planning *k) {
   } else if (k->peak > 0 && r->token_flop > 0) {
     /* Batch at which reading the weights takes as long as computing with them. */
     const double even = r->weight_bytes / (r->bandwidth_gb_s * 1e9) * k->peak / r->token_flop;
-    wr_str_printf(&s, "reading is the bound: up to about %.0f sequences together share one read of the weights",
-                  larger(even, 1));
+    if (even < 2)
+      wr_str_puts(&s, "reading is the bound, arithmetic close behind: more sequences together gain little");
+    else
+      wr_str_printf(&s, "reading is the bound: up to about %.0f sequences together share one read of the weights", even);
   } else {
     wr_str_puts(&s, "reading is the bound: sequences that are decoded together share one read of the weights");
   }
