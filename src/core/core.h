@@ -184,7 +184,6 @@ int wr_value_1d(wr_program *p, wr_kind kind, const char *name, wr_dtype dtype, i
 void wr_bind(wr_program *p, int value, const wr_buf *buf, size_t offset); /* PARAM, STATE: memory that the caller owns */
 void wr_mark_output(wr_program *p, int value);                            /* TEMP -> OUTPUT: kept and readable after a run */
 const wr_vtype *wr_type(const wr_program *p, int value);
-int wr_value_find(const wr_program *p, const char *name); /* the last value of this name, -1 */
 size_t wr_value_bytes(const wr_value *v); /* all rows, by its layout */
 
 enum { WR_NONE = -1, WR_NEW = -2 };

@@ -123,12 +123,6 @@ const wr_vtype *wr_type(const wr_program *p, int value) {
   return value < 0 || value >= p->n_values ? &none : &p->values[value].t;
 }
 
-int wr_value_find(const wr_program *p, const char *name) {
-  for (int v = p->n_values - 1; v >= 0; v--)
-    if (strcmp(p->values[v].name, name) == 0) return v;
-  return -1;
-}
-
 bool wr_vtype_equal(const wr_vtype *a, const wr_vtype *b) {
   return a->dtype == b->dtype && a->layout == b->layout && a->rank == b->rank && a->live == b->live &&
          memcmp(a->ext, b->ext, sizeof a->ext) == 0;

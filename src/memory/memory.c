@@ -1,15 +1,6 @@
 /* The ledger of device memory: one place that takes, refuses and counts. */
 #include "memory/memory.h"
 
-const char *wr_mem_class_name(wr_mem_class c) {
-  static const char *const names[] = {
-#define X(name, text) text,
-      WR_MEM_CLASS_MAP(X)
-#undef X
-  };
-  return names[c];
-}
-
 void wr_mem_init(wr_mem *m, wr_device *d, size_t limit_bytes) { *m = (wr_mem){.device = d, .limit_bytes = limit_bytes}; }
 
 size_t wr_mem_used(const wr_mem *m) {

@@ -29,7 +29,6 @@ typedef struct wr_mem {
   size_t imported_bytes; /* host memory used in place: mapped files */
 } wr_mem;
 
-const char *wr_mem_class_name(wr_mem_class c);
 void wr_mem_init(wr_mem *m, wr_device *d, size_t limit_bytes);
 /* ENOMEM names `what`, the bytes, what is in use and the limit. huge: advise huge pages. */
 weir_status wr_mem_alloc(wr_mem *m, wr_mem_class c, size_t bytes, bool huge, const char *what, wr_buf *out);

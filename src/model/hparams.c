@@ -6,12 +6,11 @@
 
 #include <math.h>
 
-const wr_arch wr_archs[] = {
+static const wr_arch archs[] = {
 #define ARCH(name, rope, doc) {name, WR_ROPE_##rope, doc},
 #include "model/architectures.def"
 #undef ARCH
 };
-const int wr_archs_n = WR_ARRAY_LEN(wr_archs);
 
 typedef struct reader {
   const wr_gguf *g;
@@ -27,13 +26,13 @@ static const char *key_of(reader *r, const char *suffix) {
 static weir_status find_arch(const wr_gguf *g, const wr_arch **out) {
   wr_gguf_text name;
   WR_TRY(wr_gguf_get_text(g, "general.architecture", true, &name));
-  for (int i = 0; i < wr_archs_n; i++) {
-    if (strlen(wr_archs[i].name) != name.len || memcmp(wr_archs[i].name, name.ptr, name.len) != 0) continue;
-    *out = &wr_archs[i];
+  for (size_t i = 0; i < WR_ARRAY_LEN(archs); i++) {
+    if (strlen(archs[i].name) != name.len || memcmp(archs[i].name, name.ptr, name.len) != 0) continue;
+    *out = &archs[i];
     return WEIR_OK;
   }
   wr_str known = {0};
-  for (int i = 0; i < wr_archs_n; i++) wr_str_printf(&known, "%s%s", i ? ", " : "", wr_archs[i].name);
+  for (size_t i = 0; i < WR_ARRAY_LEN(archs); i++) wr_str_printf(&known, "%s%s", i ? ", " : "", archs[i].name);
   const weir_status s = wr_fail(WEIR_EUNSUPPORTED, "%s: general.architecture is '%s', which weir does not know (it knows: %s)",
                                 wr_gguf_path(g), wr_escape(name.ptr, name.len), known.ptr ? known.ptr : "");
   wr_str_free(&known);

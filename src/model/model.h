@@ -24,8 +24,6 @@ typedef struct wr_arch {
   wr_rope_order rope;
   const char *doc;
 } wr_arch;
-extern const wr_arch wr_archs[];
-extern const int wr_archs_n;
 
 typedef enum wr_rope_scaling { WR_SCALING_NONE, WR_SCALING_LINEAR, WR_SCALING_YARN } wr_rope_scaling;
 

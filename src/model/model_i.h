@@ -5,7 +5,6 @@
 #include "model/model.h"
 
 typedef enum wr_use { WR_USE_MATRIX, WR_USE_TABLE, WR_USE_VECTOR } wr_use;
-wr_use wr_tensor_use(wr_tensor_id id);
 
 /* Fills weights and index from tensors.def, all in the file's own layout. */
 weir_status wr_weights_find(wr_model *m);

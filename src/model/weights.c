@@ -25,7 +25,7 @@ static const tensor_row rows_of[WR_T_COUNT] = {
 #undef TENSOR
 };
 
-wr_use wr_tensor_use(wr_tensor_id id) { return rows_of[id].use; }
+static wr_use use_of(wr_tensor_id id) { return rows_of[id].use; }
 
 static int64_t dim_value(const wr_hparams *h, wr_dim d) {
   switch (d) {
@@ -123,7 +123,7 @@ static weir_status refuse_unknown(const wr_model *m) {
 static weir_status describe_types(wr_model *m) {
   uint64_t bytes[WR_DTYPE_COUNT] = {0};
   for (int i = 0; i < m->n_weights; i++)
-    if (wr_tensor_use(m->weights[i].id) != WR_USE_VECTOR) bytes[m->weights[i].dtype] += m->weights[i].bytes;
+    if (use_of(m->weights[i].id) != WR_USE_VECTOR) bytes[m->weights[i].dtype] += m->weights[i].bytes;
   wr_str s = {0};
   for (;;) {
     int best = 0;
@@ -165,14 +165,14 @@ const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id) 
 /* The embedding is a matmul's matrix too where there is no output matrix. */
 bool wr_weight_is_matrix(const wr_model *m, const wr_weight *w) {
   if (w->id == WR_T_TOKEN_EMBD) return !wr_model_weight(m, -1, WR_T_OUTPUT);
-  return wr_tensor_use(w->id) == WR_USE_MATRIX;
+  return use_of(w->id) == WR_USE_MATRIX;
 }
 
 weir_status wr_weights_small(wr_model *m) {
   size_t bytes = 0;
   for (int i = 0; i < m->n_weights; i++) {
     const wr_weight *w = &m->weights[i];
-    if (wr_tensor_use(w->id) == WR_USE_VECTOR && w->dtype != WR_F32) bytes += ((size_t)w->cols * sizeof(float) + 63) / 64 * 64;
+    if (use_of(w->id) == WR_USE_VECTOR && w->dtype != WR_F32) bytes += ((size_t)w->cols * sizeof(float) + 63) / 64 * 64;
   }
   if (!bytes) return WEIR_OK;
   m->small = wr_malloc(bytes);
@@ -180,7 +180,7 @@ weir_status wr_weights_small(wr_model *m) {
   char *at = m->small;
   for (int i = 0; i < m->n_weights; i++) {
     wr_weight *w = &m->weights[i];
-    if (wr_tensor_use(w->id) != WR_USE_VECTOR || w->dtype == WR_F32) continue;
+    if (use_of(w->id) != WR_USE_VECTOR || w->dtype == WR_F32) continue;
     wr_dtypes[w->dtype].to_float(w->tensor->data, (float *)(void *)at, w->cols);
     w->dtype = WR_F32;
     w->host = at;

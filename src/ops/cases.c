@@ -163,7 +163,8 @@ bool wr_case_next(wr_case_walk *walk, wr_case *out, weir_status *status) {
 
 /* ------------------------------------------------------------------------------------------------------------------ filling */
 
-const wr_fill *wr_case_fill_of(const wr_case *c, int value) {
+/* NULL: not an input. */
+static const wr_fill *fill_of(const wr_case *c, int value) {
   for (int i = 0; i < c->n_inputs; i++)
     if (c->inputs[i].value == value) return &c->inputs[i].fill;
   return NULL;
@@ -219,7 +220,7 @@ static weir_status fill_quantised(const wr_fill *f, const wr_arg *a, wr_rng *rng
 }
 
 weir_status wr_case_fill(wr_case *c, const wr_program *p, int value, const wr_arg *a) {
-  const wr_fill *f = wr_case_fill_of(c, value);
+  const wr_fill *f = fill_of(c, value);
   if (!f) return bad(c, "value %d (%s) is an input without a rule to fill it", value, p->values[value].name);
   wr_rng rng;
   wr_rng_seed(&rng, (uint64_t)c->seed * 1000 + (uint64_t)value);

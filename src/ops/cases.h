@@ -82,7 +82,6 @@ void wr_case_free(wr_case *c);
 /* Write the values of input `value` into host memory laid out as `a`: the same bits for the same seed, whatever the dtype's
  * rounding does. */
 weir_status wr_case_fill(wr_case *c, const wr_program *p, int value, const wr_arg *a);
-const wr_fill *wr_case_fill_of(const wr_case *c, int value); /* NULL: not an input */
 
 /* Walk over all cases in the library: *next is 0 at the start. false: no more. A line that does not parse gives its status. */
 typedef struct wr_case_walk {

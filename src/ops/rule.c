@@ -10,17 +10,15 @@ wr_vtype wr_rule_type(int dtype, int live, int64_t e0, int64_t e1, int64_t e2, i
 
 int64_t wr_rule_inner(const wr_vtype *t) { return t->ext[1] * t->ext[2] * t->ext[3]; }
 
-int64_t wr_rule_count(const wr_vtype *t) { return t->ext[0] * wr_rule_inner(t); }
-
 int wr_rule_stat_dtype(const wr_vtype *t) { return t->dtype == WR_F64 ? WR_F64 : WR_F32; }
 
-weir_status wr_rule_present(const char *arg, const wr_vtype *t) {
+static weir_status present(const char *arg, const wr_vtype *t) {
   if (t->rank) return WEIR_OK;
   return wr_fail(WEIR_EUSAGE, "argument %s is missing", arg);
 }
 
 weir_status wr_rule_float(const char *arg, const wr_vtype *t) {
-  WR_TRY(wr_rule_present(arg, t));
+  WR_TRY(present(arg, t));
   if (t->layout != WR_PLAIN || t->dtype >= WR_DTYPE_COUNT || wr_dtypes[t->dtype].kind != WR_FLOAT)
     return wr_fail(WEIR_EUSAGE, "%s is %s in layout %s, but it must be a plain float", arg,
                    t->dtype < WR_DTYPE_COUNT ? wr_dtypes[t->dtype].name : "of an unknown type",
@@ -29,7 +27,7 @@ weir_status wr_rule_float(const char *arg, const wr_vtype *t) {
 }
 
 weir_status wr_rule_rank(const char *arg, const wr_vtype *t, int rank) {
-  WR_TRY(wr_rule_present(arg, t));
+  WR_TRY(present(arg, t));
   if (t->rank == rank) return WEIR_OK;
   return wr_fail(WEIR_EUSAGE, "%s has %d dimensions, not %d", arg, t->rank, rank);
 }

@@ -8,12 +8,10 @@
 /* A plain value of this dtype; live as given, extents outermost first, unused ones 0. */
 wr_vtype wr_rule_type(int dtype, int live, int64_t e0, int64_t e1, int64_t e2, int64_t e3);
 int64_t wr_rule_inner(const wr_vtype *t); /* elements of a row */
-int64_t wr_rule_count(const wr_vtype *t); /* elements */
 /* F64 for F64, F32 for any other float: the type of statistics (a norm's scale, a softmax's log-sum) of a value of this
  * dtype. */
 int wr_rule_stat_dtype(const wr_vtype *t);
 
-weir_status wr_rule_present(const char *arg, const wr_vtype *t);
 weir_status wr_rule_float(const char *arg, const wr_vtype *t); /* present, plain, F32 F64 F16 BF16 */
 weir_status wr_rule_rank(const char *arg, const wr_vtype *t, int rank);
 weir_status wr_rule_ext(const char *arg, const wr_vtype *t, int dim, int64_t want, const char *of);

@@ -60,7 +60,6 @@ void wr_tokenizer_close(wr_tokenizer *t);                                  /* NU
 
 size_t wr_tokenizer_size(const wr_tokenizer *t);           /* tokens; ids are 0 … size-1 */
 const char *wr_tokenizer_name(const wr_tokenizer *t);      /* "gpt2/smollm", "llama" */
-size_t wr_tokenizer_longest(const wr_tokenizer *t);        /* no token decodes to more bytes than this */
 
 typedef struct wr_special_ids {
   int32_t bos, eos, eot, eom, unk, pad;                    /* WR_NO_TOKEN: none */
