@@ -4,9 +4,9 @@
 Small random F32 models, made here by tools/test-model-variants, which lists them: no scaling; linear by each spelling of its
 keys; YaRN with and without an original context, with a factor below 1 and with its other keys; Llama 3's rope_freqs; NeoX
 order with biases (qwen2), plain and with YaRN. All have the same weights (qwen2 its biases besides). Compared are the logits at
-the last position of 1, 40 and 200 tokens, KV cache in F32: KL below 1e-6, no logit further off than 2e-4 of the root mean square of all. That
-another turning would be noticed is checked too: the golden logits of a variant are at least a hundred times the bar away from
-those without scaling.
+the last position of 1, 40 and 200 tokens, KV cache in F32: KL below 1e-6, no logit further off than 2e-4 of the root mean
+square of all. That another turning would be noticed is checked too: the golden logits of a variant are at least a hundred times
+the bar away from those without scaling.
 """
 import os
 import subprocess
