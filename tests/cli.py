@@ -653,8 +653,28 @@ def cache():
         skip("cache.read_only", "needs root, setpriv and no sanitizer")
 
 
+def small_disk():
+    """a packed file is made unasked only below a tenth of the free disk; a full disk is no failure"""
+    def on_disk(size, *args):
+        home = TMP + "/disk"
+        os.makedirs(home, exist_ok=True)
+        line = 'mount -t tmpfs -o size=%s none "$0" || exit 99; "$@"; rc=$?; echo; echo packs: "$0"/packed/*.pack; exit $rc' % size
+        return subprocess.run(["unshare", "-m", "sh", "-c", line, home, WEIR, "generate", SCRIPTED, "-p", "go", *args], capture_output=True,
+                              stdin=subprocess.DEVNULL, timeout=SECONDS * 4, env=dict(os.environ, WEIR_CACHE=home))
+
+    if os.geteuid() != 0 or not shutil.which("unshare") or on_disk("64m").returncode in (1, 99):
+        return skip("small_disk", "needs root, and unshare that may mount")
+    check(b"a tenth of" in on_disk("8m", "--why").stderr and b"weights: packed: " in on_disk("64m", "--why").stderr, "--why does not say how the weights lie")
+    for size, args, packed, warned in (("64m", (), True, False), ("8m", (), False, False), ("8m", ("--pack",), True, False), ("1m", ("--pack",), False, True),
+                                       ("64m", ("--no-pack",), False, False)):
+        p = on_disk(size, *args)
+        text, _, files = p.stdout.decode().partition("\n\npacks: ")
+        check(p.returncode == 0 and text == STORY and ("*" not in files) == packed and (b"warning" in p.stderr) == warned,
+              "%s free %s: exit %d, %r, %r" % (size, args, p.returncode, files, p.stderr[-300:]))
+
+
 PARTS = (crafted_files, hostile_name, missing_files, streams, stops, round_trips, greedy, survivors, ranges, seeds, memory, threads, cpu_limits,
-         strict_json, words, helps, prompts, output, signals, plain_text, cache)
+         strict_json, words, helps, prompts, output, signals, plain_text, cache, small_disk)
 
 if not os.path.isdir(MODELS):
     skip("all", "%s is not there" % MODELS)

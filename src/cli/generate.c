@@ -146,6 +146,11 @@ static void print_report(const weir_result *r, int threads) {
 }
 
 static void print_why(const weir_model *m, const weir_result *r) {
+  weir_model_info info;
+  weir_model_get_info(m, &info);
+  char layout[512];
+  weir_escape(info.layout, strlen(info.layout), layout, sizeof layout);
+  fprintf(stderr, "\nweights: %s\n", layout);
   for (int part = 0; part < 2; part++) {
     if (part == 0 && !r->profile) continue;
     const size_t n = part == 0 ? weir_profile_print(r->profile, NULL, 0) : weir_model_why(m, NULL, 0);
