@@ -343,6 +343,23 @@ def memory():
     check(r.rc in (0, 4) and (r.rc == 0 or not r.out), "little memory: %r" % r)
 
 
+def anonymous():
+    """memory of its own: the used part of the KV cache and 40 MB; the weights are mapped (polled, so the peak may be missed, never exceeded)"""
+    if not REAL or SAN:
+        return skip("anonymous", "needs the real model and no sanitizer")
+    kv = (run("plan", REAL, "--on", "h200", "--json").json() or {}).get("kv_token_bytes", 0)
+    for args in ([], ["--no-pack"]):
+        p = subprocess.Popen([WEIR, "generate", REAL, "-n", "16", "-p", "the cat sat " * 250, "--json", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        peak = 0
+        while p.poll() is None:
+            found = re.search(r"RssAnon:\s*(\d+)", open("/proc/%d/status" % p.pid).read())
+            peak = max(peak, int(found.group(1)) * 1024 if found else 0)
+            time.sleep(0.005)
+        r = json.loads(p.stdout.read())
+        used = (len(r["prompt_tokens"]) + len(r["tokens"]) + 32) * kv
+        check(kv and used / 2 < peak < used + 40e6, "%s: %.1f MB of its own, of which KV cache %.1f MB" % (args, peak / 1e6, used / 1e6))
+
+
 def threads():
     """J01, and the same bits on older instructions"""
     want = hash_of("--threads", "1")
@@ -673,7 +690,7 @@ def small_disk():
               "%s free %s: exit %d, %r, %r" % (size, args, p.returncode, files, p.stderr[-300:]))
 
 
-PARTS = (crafted_files, hostile_name, missing_files, streams, stops, round_trips, greedy, survivors, ranges, seeds, memory, threads, cpu_limits,
+PARTS = (crafted_files, hostile_name, missing_files, streams, stops, round_trips, greedy, survivors, ranges, seeds, memory, anonymous, threads, cpu_limits,
          strict_json, words, helps, prompts, output, signals, plain_text, cache, small_disk)
 
 if not os.path.isdir(MODELS):

@@ -479,11 +479,13 @@ static void plan_on_null(const llama_shape *s, bool train) {
   }
   if (CHECK_MSG(wr_plan_make(&p, &mem, NULL, &plan) == WEIR_OK, "%s", weir_last_error())) {
     char arena[16], weights[16];
+    const double plan_ms = (double)(wr_now_ns() - start) / 1e6;
+    CHECK_MSG(plan_ms < 1000, "planning took %.0f ms", plan_ms); /* 10 where nothing else runs */
     wr_size_text(arena, plan.arena_bytes);
     wr_size_text(weights, mem.used_bytes[WR_MEM_WEIGHTS]);
     printf("  %lld layers, width %lld%s: %d instructions, %d barriers, arena %s, weights %s, planned in %.0f ms\n",
            (long long)s->layers, (long long)s->D, train ? ", training" : "", plan.list.n, plan.n_barriers, arena, weights,
-           (double)(wr_now_ns() - start) / 1e6);
+           plan_ms);
     /* The parameters of the shape, and for training two moments each. */
     const double params =
         (double)(2 * s->V * s->D) + (double)s->D +
