@@ -55,13 +55,8 @@ ISAS         := generic avx2 avx512
 ISA_generic  := -Wno-psabi
 ISA_avx2     := -mavx2 -mfma -mf16c
 ISA_avx512   := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
-ISA_avx512fp16 := $(ISA_avx512) -mavx512fp16
-ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
-EXTRA_ISAS   := avx512fp16 avx512bf16
 LEVEL_avx2   := 1
 LEVEL_avx512 := 2
-LEVEL_avx512fp16 := 2
-LEVEL_avx512bf16 := 2
 else
 ISAS := generic
 endif
@@ -72,7 +67,7 @@ SRC      := $(sort $(wildcard src/*/*.c src/*/*/*.c))
 CLI_SRC  := $(filter src/cli/%,$(SRC))
 LIB_SRC  := $(filter-out src/cli/%,$(SRC))
 CPU_SRC  := $(filter %_cpu.c,$(LIB_SRC))
-ONE_SRC  := $(foreach i,$(ISAS) $(EXTRA_ISAS),$(filter %_cpu_$(i).c,$(LIB_SRC)))
+ONE_SRC  := $(foreach i,$(ISAS),$(filter %_cpu_$(i).c,$(LIB_SRC)))
 ANY_SRC  := $(foreach s,$(LIB_SRC),$(if $(findstring _cpu_,$(notdir $(s))),,$(filter-out %_cpu.c,$(s))))
 CASES    := $(sort $(wildcard src/ops/*/*.cases))
 
@@ -159,7 +154,7 @@ list:
 
 # Two small files that change only when their content does: the compile command, and which objects make the library.
 $(B)/command: FORCE
-	@mkdir -p $(@D) && echo '$(CC) $(CFLAGS_ALL) $(foreach i,$(ISAS) $(EXTRA_ISAS),$(ISA_$(i)))' >$@.new
+	@mkdir -p $(@D) && echo '$(CC) $(CFLAGS_ALL) $(foreach i,$(ISAS),$(ISA_$(i)))' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || { tools/deps --check $(CC) && mv $@.new $@; }
 $(B)/objects: FORCE
 	@mkdir -p $(@D) && echo '$(LIB_OBJ) $(CASES)' >$@.new
@@ -182,7 +177,7 @@ $(B)/%.$(1).o: %.c $(B)/command
 $(B)/%_cpu_$(1).o: %_cpu_$(1).c $(B)/command
 	$$(call compile,$$(call isa_flags,$(1)))
 endef
-$(foreach i,$(ISAS) $(EXTRA_ISAS),$(eval $(call isa_rules,$(i))))
+$(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 
 $(B)/gen/cases.c: $(CASES) $(B)/objects tools/embed
 	@mkdir -p $(@D) && tools/embed $(CASES) >$@

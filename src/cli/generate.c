@@ -126,8 +126,8 @@ static void print_report(const weir_result *r, int threads) {
   if (r->n_reused) fprintf(stderr, "  (%zu were in the cache)", r->n_reused);
   if (r->seed) fprintf(stderr, "  seed %llu", (unsigned long long)r->seed);
   if (r->decode_tok_s <= 0) {
-    fprintf(stderr, "\ndecode %5zu token%s, ended by %s: too short an answer for a speed\n", r->n_tokens, r->n_tokens == 1 ? "" : "s",
-            weir_finish_name(r->finish));
+    fprintf(stderr, "\ndecode %5zu token%s, ended by %s: too short an answer for a speed\n", r->n_tokens,
+            r->n_tokens == 1 ? "" : "s", weir_finish_name(r->finish));
     return;
   }
   fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, KV %s), ended by %s\n", r->n_tokens,

@@ -8,17 +8,12 @@
 
 #include "device/device.h"
 
-/* name, what it holds */
-#define WR_MEM_CLASS_MAP(X) \
-  X(WEIGHTS, "weights") \
-  X(STATE, "kv cache and other state") \
-  X(GRADS, "gradients") \
-  X(ACTIVATIONS, "activations and scratch") \
-  X(IO, "inputs, outputs, registers")
 typedef enum wr_mem_class {
-#define X(name, text) WR_MEM_##name,
-  WR_MEM_CLASS_MAP(X)
-#undef X
+  WR_MEM_WEIGHTS,
+  WR_MEM_STATE,       /* KV cache and other state */
+  WR_MEM_GRADS,
+  WR_MEM_ACTIVATIONS, /* and scratch */
+  WR_MEM_IO,          /* inputs, outputs, registers */
   WR_MEM_CLASS_COUNT
 } wr_mem_class;
 

@@ -226,29 +226,35 @@ static void sweep(const char *folder) {
   closedir(d);
 }
 
+/* A temporary file of this process, locked. The folder is locked meanwhile, so that nobody sweeps the file before it is. Where the file system has
+ * no locks only the sweeping is lost. */
+static int create_temp(const char *folder, int dir, const char *temp) {
+  (void)flock(dir, LOCK_EX);
+  sweep(folder);
+  const int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  const int error = errno;
+  if (fd >= 0) (void)flock(fd, LOCK_EX | LOCK_NB);
+  (void)flock(dir, LOCK_UN);
+  errno = error;
+  return fd;
+}
+
 static weir_status make_file(packing *k, const char *folder, const char *path) {
   static atomic_uint counter;
   WR_TRY(wr_mkdir_p(folder));
-  sweep(folder);
   char temp[PATH_MAX];
   const int n = snprintf(temp, sizeof temp, "%s.%ld.%u.tmp", path, (long)getpid(), atomic_fetch_add(&counter, 1));
   if (n < 0 || (size_t)n >= sizeof temp) return wr_fail(WEIR_EFAIL, "%s: the name is too long", path);
-  const int fd = open(temp, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return wr_fail_errno(WEIR_EIO, temp, "create");
-  (void)flock(fd, LOCK_EX | LOCK_NB); /* where the file system has no locks, only the sweeping is lost */
-  weir_status s = fill(k, fd, temp);
-  if (s == WEIR_OK && rename(temp, path)) s = wr_fail_errno(WEIR_EIO, path, "put in place");
-  close(fd);
-  if (s != WEIR_OK) {
-    unlink(temp);
-    return s;
-  }
   const int dir = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (dir >= 0) {
-    (void)fsync(dir);
-    close(dir);
-  }
-  return WEIR_OK;
+  if (dir < 0) return wr_fail_errno(WEIR_EIO, folder, "open");
+  const int fd = create_temp(folder, dir, temp);
+  weir_status s = fd < 0 ? wr_fail_errno(WEIR_EIO, temp, "create") : fill(k, fd, temp);
+  if (s == WEIR_OK && rename(temp, path)) s = wr_fail_errno(WEIR_EIO, path, "put in place");
+  if (s == WEIR_OK) (void)fsync(dir);
+  if (fd >= 0) close(fd);
+  if (fd >= 0 && s != WEIR_OK) unlink(temp);
+  close(dir);
+  return s;
 }
 
 /* May it be made without being asked? NULL: yes. */
@@ -351,6 +357,11 @@ weir_status wr_pack_open(wr_model *m, const wr_model_options *options, wr_str *w
   }
   if (!m->mem->device->team) {
     wr_str_printf(why, "the device %s takes the file's own layout", m->mem->device->api->name);
+    return WEIR_OK;
+  }
+  struct stat st;
+  if (stat(wr_gguf_path(m->gguf), &st) || !S_ISREG(st.st_mode)) {
+    wr_str_puts(why, "the model is no regular file, so it could not be told from another one next time");
     return WEIR_OK;
   }
   packing k = {.m = m};

@@ -286,8 +286,9 @@ weir_status weir_machine_measure(const weir_machine_options *options, weir_machi
   weir_machine_options o = options ? *options : (weir_machine_options){0};
   if (o.threads < 0 || o.threads > 1024)
     return wr_fail(WEIR_EUSAGE, "threads is %d; 0 (the default) to 1024 are possible", o.threads);
-  weir_machine *m = wr_calloc(2, sizeof *m), *kept = m + 1; /* too large for a small stack */
+  weir_machine *m = wr_calloc(2, sizeof *m); /* too large for a small stack */
   if (!m) return wr_fail_nomem(2 * sizeof *m, "measuring the machine");
+  weir_machine *kept = m + 1;
   wr_machine_identify(m);
   char folder[512], path[640];
   bool usual = !o.threads || o.threads == m->threads;

@@ -342,12 +342,12 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 #if WR_ISA_LEVEL >= 2
   #define QUANT_TILES(name, dtype) \
     TILE(name, dtype, 12, 1) \
-    TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 4) static const tile_row name##_tiles[] = { \
-        {12, 1, name##_12}, {4, 1, name##_4}, {1, 4, name##_1}};
+    TILE(name, dtype, 4, 1) \
+    TILE(name, dtype, 1, 4) static const tile_row name##_tiles[] = {{12, 1, name##_12}, {4, 1, name##_4}, {1, 4, name##_1}};
   #define FLOAT_TILES(name, dtype) \
     TILE(name, dtype, 12, 2) \
-    TILE(name, dtype, 4, 4) TILE(name, dtype, 1, 4) static const tile_row name##_tiles[] = { \
-        {12, 2, name##_12}, {4, 4, name##_4}, {1, 4, name##_1}};
+    TILE(name, dtype, 4, 4) \
+    TILE(name, dtype, 1, 4) static const tile_row name##_tiles[] = {{12, 2, name##_12}, {4, 4, name##_4}, {1, 4, name##_1}};
 #elif WR_ISA_LEVEL == 1
   #define QUANT_TILES(name, dtype) \
     TILE(name, dtype, 4, 1) TILE(name, dtype, 1, 1) static const tile_row name##_tiles[] = {{4, 1, name##_4}, {1, 1, name##_1}};
