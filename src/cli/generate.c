@@ -42,35 +42,27 @@ static void json_ids(wr_json *j, const char *key, const weir_token *ids, size_t 
   wr_json_end(j);
 }
 
-static void json_number(wr_json *j, const char *key, double v) {
-  wr_json_key(j, key);
-  wr_json_double(j, v);
-}
-
 static void json_profile(wr_json *j, const weir_profile *p) {
   wr_json_key(j, "profile");
   wr_json_object(j);
-  json_number(j, "wall_ms", p->wall_ms);
-  json_number(j, "bytes", p->bytes);
-  json_number(j, "limit_gb_s", p->limit_gb_s);
+  wr_json_number(j, "wall_ms", p->wall_ms);
+  wr_json_number(j, "bytes", p->bytes);
+  wr_json_number(j, "limit_gb_s", p->limit_gb_s);
   wr_json_key(j, "rows");
   wr_json_array(j);
   for (size_t i = 0; i < p->n_rows; i++) {
     const weir_profile_row *r = &p->rows[i];
     wr_json_object(j);
-    wr_json_key(j, "op");
-    wr_json_text(j, r->op);
-    wr_json_key(j, "kernel");
-    wr_json_text(j, r->kernel);
-    wr_json_key(j, "what");
-    wr_json_text(j, r->what);
+    wr_json_string(j, "op", r->op);
+    wr_json_string(j, "kernel", r->kernel);
+    wr_json_string(j, "what", r->what);
     wr_json_key(j, "calls");
     wr_json_int(j, r->calls);
-    json_number(j, "ms", r->ms);
-    json_number(j, "bytes", r->bytes);
-    json_number(j, "gb_s", r->gb_s);
-    json_number(j, "share", r->share);
-    json_number(j, "loss_ms", r->loss_ms);
+    wr_json_number(j, "ms", r->ms);
+    wr_json_number(j, "bytes", r->bytes);
+    wr_json_number(j, "gb_s", r->gb_s);
+    wr_json_number(j, "share", r->share);
+    wr_json_number(j, "loss_ms", r->loss_ms);
     wr_json_end(j);
   }
   wr_json_end(j);
@@ -85,32 +77,30 @@ static void print_json(const weir_result *r) {
   wr_json_bytes(&j, r->text, r->text_bytes);
   json_ids(&j, "tokens", r->tokens, r->n_tokens);
   json_ids(&j, "prompt_tokens", r->prompt_tokens, r->n_prompt_tokens);
-  wr_json_key(&j, "finish");
-  wr_json_text(&j, weir_finish_name(r->finish));
+  wr_json_string(&j, "finish", weir_finish_name(r->finish));
   wr_json_key(&j, "seed");
   wr_json_uint(&j, r->seed);
   wr_json_key(&j, "context");
   wr_json_int(&j, r->context_tok);
   wr_json_key(&j, "seconds");
   wr_json_object(&j);
-  json_number(&j, "load", r->seconds.load);
-  json_number(&j, "prefill", r->seconds.prefill);
-  json_number(&j, "decode", r->seconds.decode);
-  json_number(&j, "limit", r->seconds.limit);
+  wr_json_number(&j, "load", r->seconds.load);
+  wr_json_number(&j, "prefill", r->seconds.prefill);
+  wr_json_number(&j, "decode", r->seconds.decode);
+  wr_json_number(&j, "limit", r->seconds.limit);
   wr_json_end(&j);
-  json_number(&j, "prefill_tok_s", r->prefill_tok_s);
-  json_number(&j, "decode_tok_s", r->decode_tok_s);
-  json_number(&j, "bytes_per_token", r->bytes_per_token);
-  json_number(&j, "weight_bytes_per_token", r->weight_bytes_per_token);
-  json_number(&j, "kv_bytes_per_token", r->kv_bytes_per_token);
-  json_number(&j, "limit_tok_s", r->limit_tok_s);
-  json_number(&j, "limit_gb_s", r->limit_gb_s);
-  json_number(&j, "limit_gb_s_worst", r->limit_gb_s_worst);
+  wr_json_number(&j, "prefill_tok_s", r->prefill_tok_s);
+  wr_json_number(&j, "decode_tok_s", r->decode_tok_s);
+  wr_json_number(&j, "bytes_per_token", r->bytes_per_token);
+  wr_json_number(&j, "weight_bytes_per_token", r->weight_bytes_per_token);
+  wr_json_number(&j, "kv_bytes_per_token", r->kv_bytes_per_token);
+  wr_json_number(&j, "limit_tok_s", r->limit_tok_s);
+  wr_json_number(&j, "limit_gb_s", r->limit_gb_s);
+  wr_json_number(&j, "limit_gb_s_worst", r->limit_gb_s_worst);
   wr_json_key(&j, "limit_runs");
   wr_json_int(&j, r->limit_runs);
-  wr_json_key(&j, "limit_mode");
-  wr_json_text(&j, r->limit_mode);
-  json_number(&j, "share_of_limit", r->share_of_limit);
+  wr_json_string(&j, "limit_mode", r->limit_mode);
+  wr_json_number(&j, "share_of_limit", r->share_of_limit);
   if (r->profile) json_profile(&j, r->profile);
   wr_json_end(&j);
   wr_json_done(&j);

@@ -132,6 +132,16 @@ void wr_json_null(wr_json *j) {
   fputs("null", j->out);
 }
 
+void wr_json_number(wr_json *j, const char *key, double v) {
+  wr_json_key(j, key);
+  wr_json_double(j, v);
+}
+
+void wr_json_string(wr_json *j, const char *key, const char *text) {
+  wr_json_key(j, key);
+  wr_json_text(j, text);
+}
+
 bool wr_json_done(wr_json *j) {
   fputc('\n', j->out);
   return fflush(j->out) == 0 && !ferror(j->out) && !j->bad && j->depth == 0 && j->any;

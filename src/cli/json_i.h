@@ -45,6 +45,8 @@ void wr_json_double(wr_json *j, double v);                        /* 17 signific
 void wr_json_float(wr_json *j, float v);                          /* 9 */
 void wr_json_bool(wr_json *j, bool v);
 void wr_json_null(wr_json *j);
+void wr_json_number(wr_json *j, const char *key, double v);          /* key and value at once, as these two often come */
+void wr_json_string(wr_json *j, const char *key, const char *text);
 bool wr_json_done(wr_json *j); /* newline, flush. false: writing failed, or the brackets do not match */
 
 #endif

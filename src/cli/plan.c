@@ -4,23 +4,13 @@
 
 #include "cli_i.h"
 
-static void number(wr_json *j, const char *key, double v) {
-  wr_json_key(j, key);
-  wr_json_double(j, v);
-}
-
 static void json_plan(wr_json *j, const weir_plan *p) {
   wr_json_object(j);
-  wr_json_key(j, "model");
-  wr_json_text(j, p->model);
-  wr_json_key(j, "arch");
-  wr_json_text(j, p->arch);
-  wr_json_key(j, "types");
-  wr_json_text(j, p->types);
-  wr_json_key(j, "device");
-  wr_json_text(j, p->device);
-  wr_json_key(j, "source");
-  wr_json_text(j, p->source);
+  wr_json_string(j, "model", p->model);
+  wr_json_string(j, "arch", p->arch);
+  wr_json_string(j, "types", p->types);
+  wr_json_string(j, "device", p->device);
+  wr_json_string(j, "source", p->source);
   wr_json_key(j, "fits");
   wr_json_bool(j, p->fits);
   wr_json_key(j, "context");
@@ -29,20 +19,18 @@ static void json_plan(wr_json *j, const weir_plan *p) {
   wr_json_int(j, p->batch);
   wr_json_key(j, "max_context");
   wr_json_int(j, p->max_context_tok);
-  number(j, "memory_bytes", p->memory_bytes);
-  number(j, "weight_bytes", p->weight_bytes);
-  number(j, "kv_token_bytes", p->kv_token_bytes);
-  number(j, "kv_bytes", p->kv_bytes);
-  number(j, "work_bytes", p->work_bytes);
-  number(j, "total_bytes", p->total_bytes);
-  number(j, "bandwidth_gb_s", p->bandwidth_gb_s);
-  number(j, "token_bytes", p->token_bytes);
-  number(j, "token_flop", p->token_flop);
-  number(j, "bound_tok_s", p->bound_tok_s);
-  wr_json_key(j, "bound_by");
-  wr_json_text(j, p->bound_by);
-  wr_json_key(j, "advice");
-  wr_json_text(j, p->advice);
+  wr_json_number(j, "memory_bytes", p->memory_bytes);
+  wr_json_number(j, "weight_bytes", p->weight_bytes);
+  wr_json_number(j, "kv_token_bytes", p->kv_token_bytes);
+  wr_json_number(j, "kv_bytes", p->kv_bytes);
+  wr_json_number(j, "work_bytes", p->work_bytes);
+  wr_json_number(j, "total_bytes", p->total_bytes);
+  wr_json_number(j, "bandwidth_gb_s", p->bandwidth_gb_s);
+  wr_json_number(j, "token_bytes", p->token_bytes);
+  wr_json_number(j, "token_flop", p->token_flop);
+  wr_json_number(j, "bound_tok_s", p->bound_tok_s);
+  wr_json_string(j, "bound_by", p->bound_by);
+  wr_json_string(j, "advice", p->advice);
   wr_json_end(j);
 }
 

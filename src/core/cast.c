@@ -18,9 +18,8 @@ static int cast_value(casting *c, int old) {
   const int v = c->now[old];
   const wr_vtype *t = wr_type(c->p, v);
   if (t->dtype == c->compute || t->layout != WR_PLAIN || wr_dtypes[t->dtype].kind != WR_FLOAT) return v;
-  const int args_in = v;
-  int args[WR_MAX_ARGS] = {args_in, WR_NEW};
-  const int32_t dtype = (int32_t)c->compute;
+  int args[WR_MAX_ARGS] = {v, WR_NEW};
+  const int32_t dtype = (int32_t)c->compute; /* the whole parameter struct of `copy`, which core does not include */
   if (wr_emit(c->p, &wr_op_copy, &dtype, args) != WEIR_OK) return -1;
   return c->as_compute[old] = args[1];
 }

@@ -235,8 +235,7 @@ typedef struct wr_plan {
   wr_program *program;       /* owned by the caller, alive as long as the plan, unchanged */
   wr_mem *mem;
   wr_plan_options options;
-  wr_list list;
-  int *step_instr;           /* [list.n] instruction of each step */
+  wr_list list;              /* step i is instruction i of the program */
   wr_buf arena;              /* activations and scratch */
   bool borrowed_arena;
   wr_buf io;                 /* registers */

@@ -84,7 +84,7 @@ static weir_status find_barriers(wr_plan *plan) {
   size_t n = 0, cap = 0;
   for (int i = 0; i < plan->list.n; i++) {
     wr_step *step = &plan->list.steps[i];
-    const wr_instr *in = &p->instrs[plan->step_instr[i]];
+    const wr_instr *in = &p->instrs[i];
     touched now[WR_MAX_ARGS + 1];
     size_t k = 0;
     for (int a = 0; in->op->args[a].role != WR_ARG_END; a++) {
@@ -157,7 +157,6 @@ static weir_status resolve(wr_plan *plan, const wr_memory_plan *m) {
       step->call.scratch = (char *)plan->arena.addr + m->scratch[i].offset;
       step->call.scratch_bytes = m->scratch[i].bytes;
     }
-    plan->step_instr[i] = i;
     /* the call of the same op that follows soon, if any: what `next` hints at */
     for (int j = i + 1; j < WR_MIN(p->n_instrs, i + NEXT_WITHIN) && !step->call.next; j++)
       if (p->instrs[j].op == in->op) step->call.next = &plan->list.steps[j].call;
@@ -180,12 +179,11 @@ static weir_status make(wr_plan *plan, wr_memory_plan *m) {
   m->values = wr_calloc((size_t)WR_MAX(p->n_values, 1), sizeof *m->values);
   m->scratch = wr_calloc(n, sizeof *m->scratch);
   plan->list.steps = wr_calloc(n, sizeof *plan->list.steps);
-  plan->step_instr = wr_calloc(n, sizeof *plan->step_instr);
   plan->regs_host = wr_calloc(1, sizeof *plan->regs_host);
   const size_t takes = (size_t)wr_list_take_stride(p->n_instrs) * threads;
   plan->list.take = wr_calloc(WR_MAX(takes, (size_t)1), sizeof *plan->list.take);
   if (plan->options.profile) plan->list.step_ns = wr_calloc(n, sizeof *plan->list.step_ns);
-  if (!m->values || !m->scratch || !plan->list.steps || !plan->step_instr || !plan->regs_host || !plan->list.take ||
+  if (!m->values || !m->scratch || !plan->list.steps || !plan->regs_host || !plan->list.take ||
       (plan->options.profile && !plan->list.step_ns))
     return wr_fail_nomem(n * sizeof *plan->list.steps, "a plan");
   plan->list.n = p->n_instrs;
@@ -232,7 +230,6 @@ void wr_plan_free(wr_plan *plan) {
   wr_free(plan->list.steps);
   wr_free(plan->list.step_ns);
   wr_free(plan->list.take);
-  wr_free(plan->step_instr);
   wr_free(plan->regs_host);
   *plan = (wr_plan){0};
 }
@@ -302,7 +299,7 @@ weir_status wr_plan_run(wr_plan *plan) {
 }
 
 void wr_plan_cost(const wr_plan *plan, int step, const wr_regs *regs, wr_cost *out) {
-  const wr_op *op = plan->program->instrs[plan->step_instr[step]].op;
+  const wr_op *op = plan->program->instrs[step].op;
   wr_call c = plan->list.steps[step].call;
   c.regs = regs;
   *out = (wr_cost){0};
@@ -312,7 +309,7 @@ void wr_plan_cost(const wr_plan *plan, int step, const wr_regs *regs, wr_cost *o
 void wr_plan_why(const wr_plan *plan, wr_str *s) {
   const wr_program *p = plan->program;
   for (int i = 0; i < plan->list.n; i++) {
-    const wr_instr *in = &p->instrs[plan->step_instr[i]];
+    const wr_instr *in = &p->instrs[i];
     wr_str_printf(s, "%d %s\n", i, in->op->name);
     (void)wr_select(in->op, &plan->list.steps[i].call, plan->mem->device, NULL, plan->options.use, s);
   }

@@ -127,7 +127,7 @@ static weir_status fill(weir_profile *p, const wr_profile_sums *s) {
   const wr_program *program = s->plan->program;
   double ops_ns = 0;
   for (int i = 0; i < s->plan->list.n; i++) {
-    const wr_instr *in = &program->instrs[s->plan->step_instr[i]];
+    const wr_instr *in = &program->instrs[i];
     char what[WR_GGUF_MAX_NAME + 1];
     weight_kind(program, in, what, sizeof what);
     weir_profile_row *r = find_row(p, in->op->name, in->row->name, what);

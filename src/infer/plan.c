@@ -3,6 +3,8 @@
  * The model's step is built and planned on the null device, as it would be for a run, so weights, cache and activations are the
  * planner's own figures and not estimates beside it; no weight is read. Bytes and FLOPs of a decode step are the sums of its
  * instructions' cost rules, with the cache half full. */
+#include <time.h>
+
 #include "infer/infer_i.h"
 
 typedef struct planning {
@@ -47,10 +49,20 @@ static weir_status measure_step(planning *k, int rows, int out, int seqs, bool d
   return s;
 }
 
+/* Figures that are too low, because something else ran then, must be seen as such, and be put right. */
+static void describe_measuring(const weir_machine *m, char *out, size_t cap) {
+  const time_t at = (time_t)m->date;
+  struct tm utc = {0};
+  char date[32];
+  gmtime_r(&at, &utc);
+  strftime(date, sizeof date, "%Y-%m-%d %H:%M UTC", &utc);
+  snprintf(out, cap, "measured %s; too low if other load ran then: weir bench machine --refresh", m->cached ? date : "now");
+}
+
 /* What the device can do: a row of the table, or this machine as it was measured. */
 static weir_status describe_device(planning *k, weir_context *ctx, const weir_plan_options *o) {
   weir_plan *r = k->r;
-  char name[128];
+  char name[128], when[128];
   const char *source;
   weir_hardware hw;
   weir_machine *machine = NULL;
@@ -72,7 +84,8 @@ static weir_status describe_device(planning *k, weir_context *ctx, const weir_pl
     }
     const int threads = ctx->device->n_threads;
     snprintf(name, sizeof name, "this machine (%s, %d threads)", machine->cpu, threads);
-    source = machine->cached ? "measured here before" : "measured now";
+    describe_measuring(machine, when, sizeof when);
+    source = when;
     r->memory_bytes = (double)wr_context_left(ctx);
     r->bandwidth_gb_s = weir_machine_gb_s(machine, (uint64_t)larger(r->weight_bytes, 1), threads);
     k->peak = weir_machine_gop_s(machine, "fp32", threads) * 1e9;
