@@ -46,7 +46,7 @@ endif
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes $(if $(filter 1,$(WERROR)),-Werror)
 # Contraction is off: where a fused multiply-add is wanted it is written, so that every instruction set gives the same bits.
 CFLAGS_ALL := -std=gnu11 -Iinclude -Isrc -D_GNU_SOURCE $(WARN) -pthread -ffp-contract=off $(VARIANT_$(VARIANT)) $(CPPFLAGS) $(CFLAGS)
-LIBS     := -lpcre2-8 -ldl -lm -pthread
+LIBS     := -lpcre2-8 -ljansson -lzstd -lz -ldl -lm -pthread
 
 # An instruction set: its compiler flags, and the level that the sources see (0 generic, 1 avx2, 2 avx512).
 LEVEL_generic := 0

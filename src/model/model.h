@@ -136,4 +136,48 @@ typedef struct wr_step_io {
 weir_status wr_llama_build(wr_program *p, const wr_model *m, const wr_step_shape *shape, wr_step_io *out);
 size_t wr_kv_page_bytes(const wr_hparams *h, wr_dtype kv, bool value); /* one page of one layer's keys, or values */
 
+/* ---- models to be trained: spec.c, train_gpt2.c, train_llama.c
+ * A spec is what a configuration file or a preset says. The training program of B sequences of T tokens is built from it; its weights
+ * have GGUF's names, so a checkpoint is a GGUF file that inference opens. */
+typedef struct wr_spec {
+  char arch[16];            /* "llama", "gpt2" */
+  int64_t layers, width, heads, kv_heads, ff, vocab, context_tok;
+  bool tied;                /* the last product reads the embedding's table */
+  double eps, rope_base;    /* rope_base: llama */
+  double dropout;           /* 0: none */
+} wr_spec;
+/* size: "1m" … "1b", by parameters without the embedding of a given vocabulary. EUSAGE names the presets. */
+weir_status wr_spec_preset(const char *arch, const char *size, int64_t vocab, int64_t context_tok, wr_spec *out);
+weir_status wr_spec_check(const wr_spec *s);             /* EUSAGE: names field, value and rule */
+uint64_t wr_spec_parameters(const wr_spec *s);           /* tied tables once */
+double wr_spec_flop_tok(const wr_spec *s);               /* forward and backward, a token, with attention at T = context_tok */
+weir_status wr_spec_put_meta(const wr_spec *s, const char *name, wr_gguf_writer *w); /* general.* and hyper-parameters */
+
+typedef enum wr_param_kind { WR_PARAM_MATRIX, WR_PARAM_EMBEDDING, WR_PARAM_NORM, WR_PARAM_BIAS, WR_PARAM_KIND_COUNT } wr_param_kind;
+typedef struct wr_train_param {
+  int value;                /* PARAM of the program; its name is GGUF's */
+  wr_param_kind kind;
+  double init_mean, init_std; /* normal; std 0: constant */
+} wr_train_param;
+
+typedef enum wr_remat { WR_REMAT_NONE, WR_REMAT_ATTENTION, WR_REMAT_BLOCK } wr_remat;
+typedef struct wr_train_shape {
+  int64_t B, T;
+  wr_layout layout;         /* of MATRIX and EMBEDDING parameters */
+  wr_remat remat;
+  bool accumulate;          /* gradients are STATE that every run adds to (the caller zeroes them) */
+  bool forward_only;        /* validation: no gradients, no dropout */
+} wr_train_shape;
+typedef struct wr_train_io {
+  int tokens, targets;      /* INPUT [B*T] i32; target -1: does not count */
+  int pos;                  /* INPUT [B*T] i32: position within its document */
+  int first;                /* INPUT [B*T] i32: first index of its sequence (0 … T-1) that a row may attend to */
+  int scale;                /* INPUT [1] f32: rows that count in this run / rows that count in the step; gradients are of scale * loss */
+  int loss;                 /* OUTPUT [1] f32: mean over the rows that count, in nats */
+  wr_train_param *params;   /* [n_params] in the program's arena; gradients: program->values[params[i].value].grad */
+  int n_params;
+  int first_backward;       /* instructions before it are the forward pass */
+} wr_train_io;
+weir_status wr_train_build(wr_program *p, const wr_spec *s, const wr_train_shape *shape, wr_train_io *out);
+
 #endif
