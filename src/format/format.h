@@ -165,4 +165,6 @@ weir_status wr_gguf_write(wr_gguf_writer *w, const void *bytes, size_t n);
 weir_status wr_gguf_writer_finish(wr_gguf_writer *w); /* EUSAGE unless all data came; syncs, renames. Close follows */
 void wr_gguf_writer_close(wr_gguf_writer *w); /* NULL allowed; without finish nothing remains */
 
+#include "format/checkpoint.h" /* checkpoints of a run */
+
 #endif
