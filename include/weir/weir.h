@@ -508,6 +508,240 @@ typedef int (*weir_bench_fn)(void *user, const weir_bench_row *row); /* not 0: E
 /* `machine` are the peaks to hold the kernels against. On the null device EUNSUPPORTED. */
 weir_status weir_bench_ops(weir_context *ctx, const weir_machine *machine, const weir_bench_options *options, weir_bench_fn fn, void *user);
 
+/* ------------------------------------------------------------------------------------------------------------- training
+ * A run trains one model from data, and lives in a folder:
+ *
+ *   RUN/config.json          every setting           RUN/samples.jsonl        text that the model wrote as it learned
+ *   RUN/metrics.jsonl        a line a step           RUN/checkpoints/step-N/  the newest `keep`, and the best by validation loss
+ *
+ *   weir_train_options o = {.data = &(weir_train_data){.path = "book.txt"}, .n_data = 1, .steps = 500};
+ *   weir_trainer *t;  weir_trainer_open(ctx, "run1", &o, &t);          begins, or goes on where the folder's run was
+ *   weir_train_report r;
+ *   do status = weir_trainer_step(t, &r); while (status == WEIR_OK && !r.done);
+ *   weir_trainer_close(t);
+ *
+ * The same settings, seed, data and number of threads give the same bits, however often the run was interrupted and resumed.
+ *
+ * Every setting is one row: X(field, kind, default, least, most, resume, choices, what it is)
+ *   kind    INT int64_t; FLOAT double; TIME double, in seconds; TEXT const char *; CHOICE const char *, one of `choices`
+ *   resume  FIXED: a resumed run must have the same; FREE: may change
+ * 0 and NULL are the default, unless the field's bit is in `given` (then 0 is 0). */
+#define WEIR_TRAIN_MAP(X) \
+  X(arch, CHOICE, "llama", 0, 0, FIXED, "llama|gpt2", "architecture") \
+  X(size, TEXT, "1m", 0, 0, FIXED, "1m ... 1b", "preset of the shape, by parameters without the embedding") \
+  X(layers, INT, "0", 0, 1000, FIXED, "", "blocks; 0: as the size says") \
+  X(width, INT, "0", 0, 65536, FIXED, "", "width of the residual stream; 0: as the size says") \
+  X(heads, INT, "0", 0, 1024, FIXED, "", "attention heads; 0: as the size says") \
+  X(kv_heads, INT, "0", 0, 1024, FIXED, "", "key and value heads; 0: as the size says, or as many as heads") \
+  X(ff, INT, "0", 0, 1048576, FIXED, "", "width within the feed-forward block; 0: as the size says") \
+  X(tied, CHOICE, "auto", 0, 0, FIXED, "auto|yes|no", "one table for the embedding and the last product; auto: as the size says") \
+  X(vocab, INT, "0", 0, 1048576, FIXED, "", "vocabulary to train from text; 0: one that fits the size. A given tokenizer has its own") \
+  X(tokenizer, TEXT, "", 0, 0, FIXED, "FILE|bytes", "for text; without it a vocabulary is trained from the data. Shards have their own") \
+  X(ctx, INT, "256", 1, 1048576, FIXED, "", "context: tokens of a sample") \
+  X(batch, INT, "16", 1, 65536, FIXED, "", "samples computed together") \
+  X(accumulate, INT, "1", 1, 65536, FIXED, "", "batches whose gradients make one step, weighted by their tokens") \
+  X(packing, CHOICE, "on", 0, 0, FIXED, "on|off", "attention stays inside a document when a sample holds several") \
+  X(shuffle_window, INT, "1024", 1, 16777216, FIXED, "", "text: samples that are shuffled together") \
+  X(workers, INT, "1", 1, 256, FREE, "", "text: threads that tokenise") \
+  X(steps, INT, "0", 0, 9007199254740992, FREE, "", "length of the run; 0: by epochs or time, and without those 1000") \
+  X(epochs, FLOAT, "0", 0, 1e9, FREE, "", "length of the run in passes over the data") \
+  X(time, TIME, "0", 0, 1e9, FREE, "", "length of the run in time") \
+  X(optimizer, CHOICE, "adamw", 0, 0, FIXED, "adamw|muon|sgd", "muon: for matrices, adamw for the rest") \
+  X(lr, FLOAT, "1e-3", 0, 1e6, FIXED, "", "learning rate at its highest") \
+  X(muon_lr, FLOAT, "0.02", 0, 1e6, FIXED, "", "learning rate of matrices with muon") \
+  X(schedule, CHOICE, "cosine", 0, 0, FIXED, "cosine|linear|wsd|constant", "of the learning rate after its warm-up") \
+  X(warmup, FLOAT, "0.02", 0, 1e9, FIXED, "", "rising learning rate: steps, or below 1 a share of the run") \
+  X(lr_floor, FLOAT, "0.1", 0, 1, FIXED, "", "the last learning rate, as a share of the highest") \
+  X(wsd_decay, FLOAT, "0.2", 0, 1, FIXED, "", "wsd: share of the run in which the learning rate falls") \
+  X(weight_decay, FLOAT, "0.1", 0, 1e6, FIXED, "", "decoupled from the gradient, multiplied by the learning rate") \
+  X(decay_kinds, TEXT, "matrix,embedding", 0, 0, FIXED, "KIND,...", "which parameters decay: matrix, embedding, norm, bias, or none") \
+  X(beta1, FLOAT, "0.9", 0, 0.9999999, FIXED, "", "adamw: of the mean of gradients") \
+  X(beta2, FLOAT, "0.95", 0, 0.9999999, FIXED, "", "adamw: of the mean of their squares") \
+  X(eps, FLOAT, "1e-8", 0, 1, FIXED, "", "adamw") \
+  X(momentum, FLOAT, "0.95", 0, 0.9999999, FIXED, "", "muon and sgd") \
+  X(clip, FLOAT, "1", 0, 1e9, FIXED, "", "gradients are scaled down to this norm over all parameters; 0: never") \
+  X(dropout, FLOAT, "0", 0, 0.9, FIXED, "", "share of activations that is dropped") \
+  X(seed, INT, "1", 0, 9007199254740992, FIXED, "", "of the first weights, the order of the data, and dropout") \
+  X(precision, CHOICE, "fp32", 0, 0, FIXED, "auto|fp32|bf16|fp16", "auto is fp32") \
+  X(remat, CHOICE, "auto", 0, 0, FREE, "auto|none|attention|block", "compute activations again instead of keeping them; auto: as memory needs") \
+  X(init, TEXT, "", 0, 0, FIXED, "MODEL", "begin with the weights of this model instead of random ones") \
+  X(eval_every, INT, "100", 0, 9007199254740992, FREE, "", "steps between validations; 0: never") \
+  X(eval_batches, INT, "20", 0, 9007199254740992, FREE, "", "batches of a validation; 0: the whole split") \
+  X(every, TEXT, "5min", 0, 0, FREE, "STEPS|TIME", "between checkpoints (the last step has one always); 0: none but that") \
+  X(keep, INT, "2", 1, 1000000, FREE, "", "checkpoints kept besides the best one; at least 2 stay") \
+  X(on_nan, CHOICE, "stop", 0, 0, FREE, "stop|skip|rollback", "when the loss or a gradient is not finite") \
+  X(max_skips, INT, "10", 1, 1000000, FREE, "", "skips or rollbacks in a row before the run stops") \
+  X(spike, FLOAT, "3", 0, 1e9, FREE, "", "a loss above so many times its running mean is a spike; 0: none is") \
+  X(on_spike, CHOICE, "log", 0, 0, FREE, "log|stop|skip|rollback", "what happens then") \
+  X(sample_tok, INT, "64", 0, 65536, FREE, "", "tokens of the text written at each checkpoint; 0: none") \
+  X(sample_prompt, TEXT, "", 0, 0, FREE, "TEXT", "what that text begins with") \
+  X(log_sample_ids, CHOICE, "off", 0, 0, FREE, "on|off", "the samples of each step, in metrics.jsonl: [source, epoch, number]")
+
+typedef enum weir_setting_kind {
+  WEIR_SETTING_INT,
+  WEIR_SETTING_FLOAT,
+  WEIR_SETTING_TIME,
+  WEIR_SETTING_TEXT,
+  WEIR_SETTING_CHOICE
+} weir_setting_kind;
+enum {
+#define X(field, kind, def, least, most, resume, choices, text) WEIR_TRAIN_AT_##field,
+  WEIR_TRAIN_MAP(X)
+#undef X
+  WEIR_TRAIN_SETTINGS /* how many; at most 64 */
+};
+
+typedef struct weir_train_data {
+  const char *path;        /* a folder of shards, or text: a file, a folder, JSONL */
+  double weight;           /* share of the samples; 0: by its tokens */
+} weir_train_data;
+
+typedef struct weir_train_options {
+#define WEIR_SETTING_TYPE_INT int64_t
+#define WEIR_SETTING_TYPE_FLOAT double
+#define WEIR_SETTING_TYPE_TIME double
+#define WEIR_SETTING_TYPE_TEXT const char *
+#define WEIR_SETTING_TYPE_CHOICE const char *
+#define X(field, kind, def, least, most, resume, choices, text) WEIR_SETTING_TYPE_##kind field;
+  WEIR_TRAIN_MAP(X)
+#undef X
+  uint64_t given;          /* bit 1 << WEIR_TRAIN_AT_<field>: take the field as it is even if it is 0 */
+  const weir_train_data *data; /* [n_data]. A resumed run may leave it out */
+  size_t n_data;
+  const char *config;      /* JSON with settings by name, for fields that are not set here; NULL: none. A run's config.json is one */
+  bool no_machine;         /* do not measure this machine's peak (about 1 s once): mfu is then 0 */
+  const char *use;         /* forces kernel rows, "op:row,op:row"; NULL: $WEIR_USE */
+  int (*progress)(void *user, const char *what, double done); /* of what opening does; done 0 ... 1; not 0 back: ESTOPPED */
+  void *user;
+} weir_train_options;
+
+typedef struct weir_setting {
+  const char *name;        /* as in weir_train_options, config.json and, with '-' for '_', on the command line */
+  weir_setting_kind kind;
+  const char *def;         /* as text */
+  double least, most;      /* INT, FLOAT, TIME */
+  bool fixed;              /* a resumed run must have the same */
+  const char *choices;     /* CHOICE: "a|b|c"; TEXT: what to write for it in help */
+  const char *help;
+} weir_setting;
+/* Row i of the table; EUSAGE: no such i. And the row of this name ('-' counts as '_'), or -1. */
+weir_status weir_train_setting_at(int i, weir_setting *out);
+int weir_train_setting_find(const char *name);
+/* Set a field from text ("1e-3", "64k", "1min", "adamw"), mark it given. The text must live until the trainer is open. EUSAGE
+ * names setting, value and what is allowed. */
+weir_status weir_train_set(weir_train_options *o, const char *name, const char *value);
+/* The value of a setting as text, the default where it is not set. As snprintf; 0: no such setting. */
+size_t weir_train_get(const weir_train_options *o, const char *name, char *out, size_t cap);
+
+typedef struct weir_train_seconds {                       /* they add up to total */
+  double total;            /* wall time from the end of the step before */
+  double data;             /* waiting for samples */
+  double copy;             /* widening tokens into the batch, and the share of kernels' bytes that are only moved */
+  double forward, backward, optimizer;
+  double checkpoint;       /* what saving takes from the training thread */
+  double other;            /* validation, text samples, metrics, the caller between two steps */
+} weir_train_seconds;
+typedef struct weir_train_copied {
+  const char *what;        /* static: "widen", "gather", "cast", "pack", "transpose", "checkpoint", ... */
+  double bytes;            /* read and written */
+} weir_train_copied;
+enum { WEIR_TRAIN_COPIED = 12 };
+
+typedef struct weir_train_report {                        /* of one step */
+  int64_t step;            /* from 1 */
+  double loss;             /* mean over the step's tokens, nats */
+  double val_loss;         /* NaN: not evaluated after this step */
+  double lr, grad_norm;    /* before clipping */
+  int64_t step_tok;        /* targets of this step */
+  uint64_t tokens;         /* of the run so far */
+  double epoch;            /* passes over the data so far; 0: not known */
+  double tok_s, mfu;       /* of this step; mfu: share of the measured FP32 peak, 0: not measured */
+  double loss_scale;       /* 1 */
+  int64_t skipped;         /* steps of the run that changed nothing */
+  bool spike;
+  const char *event;       /* what happened: "gradient of blk.3.ffn_up.weight is not finite: step skipped"; "" nothing. Until the next step */
+  weir_train_seconds seconds;
+  uint64_t payload_copied; /* bytes of samples that were copied before they were widened: 0 with shards */
+  double bytes_copied;     /* sum of copied[] */
+  weir_train_copied copied[WEIR_TRAIN_COPIED];
+  size_t n_copied;
+  double progress;         /* 0 ... 1 of the run */
+  double eta_seconds;
+  bool saved;              /* a checkpoint of this step is being written */
+  bool done;               /* the run has its length: the last checkpoint is on disk */
+} weir_train_report;
+
+typedef struct weir_trainer weir_trainer;
+/* Begin a run in `folder` (made if missing), or go on with the one that is there, from its newest checkpoint that verifies.
+ * folder NULL: nothing is written, nothing can be saved. EUSAGE: a setting is out of range, or a fixed one differs from the
+ * folder's config.json (named). EFORMAT, EUNSUPPORTED: the data, or a tokenizer that does not fit the model. ENOMEM: the ledger. */
+weir_status weir_trainer_open(weir_context *ctx, const char *folder, const weir_train_options *options, weir_trainer **out);
+void weir_trainer_close(weir_trainer *t);                 /* NULL allowed. Waits for a save; does not begin one */
+
+/* One step; after it, where due, a validation, a checkpoint and a text sample; and a line of metrics. EFAIL: not finite, and
+ * on_nan is stop (the last checkpoint is kept); ESTOPPED: weir_trainer_stop was called: the state is saved (folder given);
+ * ENOMEM, EIO: a checkpoint could not be written. The step itself is done then, and training may go on. */
+weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out);
+/* Mean loss over the validation split (eval_batches of it): the sum of the losses of its tokens / their number, whatever the
+ * batch. EUSAGE: there is no validation data. */
+weir_status weir_trainer_eval(weir_trainer *t, double *loss);
+weir_status weir_trainer_save(weir_trainer *t);           /* begin to write a checkpoint of the present step, beside training */
+weir_status weir_trainer_wait(weir_trainer *t);           /* until it is on disk; its failure is told here or at the next step */
+/* The running step, or the next one, ends with a checkpoint and ESTOPPED. From any thread or signal handler. */
+void weir_trainer_stop(weir_trainer *t);
+
+/* A copy in memory of all that decides the next step (weights, moments, counters, position in the data). */
+typedef struct weir_snapshot weir_snapshot;
+weir_status weir_trainer_snapshot(weir_trainer *t, weir_snapshot **out);
+weir_status weir_trainer_restore(weir_trainer *t, const weir_snapshot *s); /* of this trainer; usable any number of times */
+void weir_snapshot_free(weir_snapshot *s);                /* NULL allowed */
+
+typedef struct weir_train_bytes {
+  const char *what;        /* "weights", "gradients", "moments", "activations", ... */
+  uint64_t bytes;
+} weir_train_bytes;
+typedef struct weir_train_param {
+  const char *name, *kind; /* "blk.0.attn_q.weight"; "matrix", "embedding", "norm", "bias" */
+  const char *optimizer;   /* "adamw", "muon", "sgd" */
+  uint64_t elements;
+  bool decays;
+} weir_train_param;
+typedef struct weir_trainer_info {                        /* everything lives as long as the trainer */
+  const char *folder, *arch, *tokenizer, *remat, *precision; /* folder NULL: none; remat: as chosen */
+  int64_t layers, width, heads, kv_heads, ff, vocab, ctx, batch, accumulate;
+  bool tied;
+  uint64_t parameters;     /* tied tables once */
+  double flop_tok;         /* forward and backward, a token */
+  int64_t step;            /* steps done */
+  int64_t steps;           /* of the run; 0: not known (by time, or text whose length is not known yet) */
+  bool resumed;            /* went on from a checkpoint */
+  const char *resumed_note; /* "" or what differs: "another machine or build: goes on within tolerance, not bit for bit" */
+  uint64_t data_tokens, data_docs, data_samples; /* of an epoch; 0: not known yet */
+  uint64_t val_tokens;
+  double peak_gflop_s;     /* measured FP32 peak of the threads in use; 0: not measured */
+  double predicted_step_s; /* by the cost rules and the measured machine; 0: not measured */
+  const weir_train_bytes *memory; /* [n_memory] what was planned, by class */
+  size_t n_memory;
+  uint64_t planned_bytes;  /* their sum */
+  uint64_t measured_bytes; /* most anonymous memory that the process was seen to hold so far */
+  const weir_train_param *params; /* [n_params] */
+  size_t n_params;
+  weir_train_seconds seconds; /* of all steps since opening */
+  uint64_t tokens;         /* of those */
+  double bytes_copied;
+} weir_trainer_info;
+void weir_trainer_get_info(const weir_trainer *t, weir_trainer_info *out);
+/* For each kind of instruction of a step the kernel chosen, and why not the ones before it. As snprintf. */
+size_t weir_trainer_why(const weir_trainer *t, char *out, size_t cap);
+
+/* When things of the last step happened, for traces: in order of time. */
+typedef struct weir_span {
+  const char *name;        /* the kernel's name, or "data", "widen", "checkpoint", ... */
+  const char *stage;       /* a field of weir_train_seconds */
+  uint64_t begin_ns, end_ns; /* of weir_hooks.clock_ns */
+} weir_span;
+const weir_span *weir_trainer_spans(const weir_trainer *t, size_t *n); /* valid until the next step */
+
 /* --------------------------------------------------------------------------------------------------------------- files
  * What a model file holds, from its header alone: no weight is read, no architecture is checked. GGUF, versions 2 and 3; a
  * split model is opened by any of its parts. What is text in here comes from strangers: bytes, not escaped and not proved UTF-8
