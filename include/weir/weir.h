@@ -112,7 +112,9 @@ weir_status weir_device_at(int i, weir_device_info *out); /* EUSAGE: no such i *
 void weir_free(void *ptr);
 
 /* ------------------------------------------------------------------------------------------------------------ tokenizer
- * Text to token ids and back, from a GGUF file (a model, or a vocabulary alone). Read-only once open: any number of threads.
+ * Text to token ids and back. Opened by path: a GGUF file (a model, or a vocabulary alone), a tokenizer.json of Hugging Face's
+ * tokenizers, a folder with tokenizer.gguf or tokenizer.json in it; or the name "bytes": 256 byte tokens and <|endoftext|>, id 256.
+ * Read-only once open: any number of threads.
  * Ids are 0 … vocab-1. Text is taken byte for byte; input that is not UTF-8 is encoded as bytes where the vocabulary has
  * bytes. */
 

@@ -6,7 +6,6 @@
 
 struct weir_tokenizer {
   wr_tokenizer *t;
-  wr_gguf *gguf; /* owned; NULL: the model's */
 };
 weir_status wr_tokenizer_wrap(const wr_gguf *g, weir_tokenizer **out); /* of a model's file, which outlives it */
 

@@ -1,34 +1,34 @@
 /* Tokenizers for the public API: a thin coat over text/. */
 #include "infer/infer_i.h"
 
-static weir_status open_on(const wr_gguf *g, wr_gguf *own, weir_tokenizer **out) {
+/* Takes `inner` over, also when it fails. */
+static weir_status wrap(wr_tokenizer *inner, weir_tokenizer **out) {
   weir_tokenizer *t = wr_calloc(1, sizeof *t);
-  if (!t) return wr_fail_nomem(sizeof *t, "a tokenizer");
-  const weir_status s = wr_tokenizer_open_gguf(g, &t->t);
-  if (s != WEIR_OK) {
-    wr_free(t);
-    return s;
+  if (!t) {
+    wr_tokenizer_close(inner);
+    return wr_fail_nomem(sizeof *t, "a tokenizer");
   }
-  t->gguf = own;
+  t->t = inner;
   *out = t;
   return WEIR_OK;
 }
 
-weir_status wr_tokenizer_wrap(const wr_gguf *g, weir_tokenizer **out) { return open_on(g, NULL, out); }
+weir_status wr_tokenizer_wrap(const wr_gguf *g, weir_tokenizer **out) {
+  wr_tokenizer *t;
+  WR_TRY(wr_tokenizer_open_gguf(g, &t));
+  return wrap(t, out);
+}
 
 weir_status weir_tokenizer_open(const char *path, weir_tokenizer **out) {
   if (!path) return wr_fail(WEIR_EUSAGE, "no file was named");
-  wr_gguf *g;
-  WR_TRY(wr_gguf_open(path, NULL, &g));
-  const weir_status s = open_on(g, g, out);
-  if (s != WEIR_OK) wr_gguf_close(g);
-  return s;
+  wr_tokenizer *t;
+  WR_TRY(wr_tokenizer_open_path(path, &t));
+  return wrap(t, out);
 }
 
 void weir_tokenizer_close(weir_tokenizer *t) {
   if (!t) return;
   wr_tokenizer_close(t->t);
-  wr_gguf_close(t->gguf);
   wr_free(t);
 }
 

@@ -58,6 +58,10 @@ weir_status wr_tokenizer_open(const wr_vocab_source *source, wr_tokenizer **out)
 weir_status wr_tokenizer_open_gguf(const wr_gguf *g, wr_tokenizer **out); /* `g` must outlive it. Errors begin with the path */
 void wr_tokenizer_close(wr_tokenizer *t);                                  /* NULL allowed */
 
+/* By what it is: "bytes" (256 byte tokens and <|endoftext|>), a GGUF model or vocabulary, a tokenizer.json, or a folder with
+ * tokenizer.gguf or else tokenizer.json in it. The tokenizer owns what it needs. Errors begin with the path. */
+weir_status wr_tokenizer_open_path(const char *path_or_name, wr_tokenizer **out);
+
 size_t wr_tokenizer_size(const wr_tokenizer *t);           /* tokens; ids are 0 … size-1 */
 const char *wr_tokenizer_name(const wr_tokenizer *t);      /* "gpt2/smollm", "llama" */
 
@@ -73,6 +77,12 @@ wr_token_type wr_token_type_of(const wr_tokenizer *t, int32_t id); /* UNDEFINED 
 /* As the vocabulary spells it ("Ġthe", "▁the"); {NULL, 0} for ids out of range. */
 wr_gguf_text wr_token_text(const wr_tokenizer *t, int32_t id);
 int32_t wr_token_find(const wr_tokenizer *t, const char *text, size_t n); /* by spelling, of any type but BYTE; WR_NO_TOKEN */
+
+/* ---- storing. The canonical form is the model, the pre-tokenizer, the tokens with the types that encoding gives them, the
+ * merges that can happen (or the scores), special ids and flags: two tokenizers with one hash give the same ids. */
+uint64_t wr_tokenizer_hash(const wr_tokenizer *t);
+/* All tokenizer.ggml.* keys; opened again, the hash is the same. Nothing else: general.architecture is the caller's. */
+weir_status wr_vocab_put_gguf(const wr_tokenizer *t, wr_gguf_writer *w);
 
 /* ---- encode and decode. Flags: */
 #define WR_TEXT_ADD_SPECIAL 1u   /* encode: BOS before and EOS after, where the vocabulary says so */

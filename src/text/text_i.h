@@ -76,7 +76,7 @@ struct wr_tokenizer {
   wr_name_slot *names;         /* spellings that text can become: see wr_token_is_text */
   uint32_t names_mask;
   wr_pair_slot *pairs;         /* BPE: which two tokens merge, how early, into what */
-  uint32_t pairs_mask;
+  uint32_t pairs_mask, n_pairs; /* ranks are 0 … n_pairs-1 */
   uint32_t *score_key;         /* SPM: of each token, smaller is merged earlier */
   bool words_end_at_blanks;    /* SPM: no spelling has U+2581 after anything but U+2581 */
 
@@ -86,6 +86,9 @@ struct wr_tokenizer {
   bool first_any[256], first_user[256]; /* a special token, or a USER_DEFINED one, begins with the byte */
 
   wr_pretok pretok;            /* BPE */
+
+  wr_gguf *gguf;               /* what the spellings are views into, where the tokenizer owns it; NULL: somebody else's */
+  char *text;                  /* likewise */
 };
 
 static inline bool wr_token_is_special(uint8_t type) { /* cut out of text before anything else; prefixed space begins anew */
@@ -117,6 +120,9 @@ static inline const wr_pair_slot *wr_pair_find(const wr_tokenizer *t, int32_t le
 /* The first special token at or after `at`, the longest of those that begin there; parse: control tokens too, not only
  * USER_DEFINED ones. Returns its id, or WR_NO_TOKEN; then *found is n. */
 int32_t wr_special_find(const wr_tokenizer *t, const char *text, size_t n, size_t at, bool parse, size_t *found);
+
+/* ---- store.c: the merges in their order, n_pairs of them; the caller frees the list (not the merges). */
+weir_status wr_pairs_sorted(const wr_tokenizer *t, const wr_pair_slot ***out);
 
 /* ---- the byte alphabet of byte-level BPE: each byte is one printable character of at most two bytes of UTF-8 */
 static inline uint32_t wr_byte_char(uint8_t b) {

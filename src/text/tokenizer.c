@@ -187,7 +187,10 @@ static weir_status put_pair(wr_tokenizer *t, wr_pair_slot pair) {
   for (uint32_t i = wr_pair_hash(pair.left, pair.right), probe = 0; probe <= WR_TEXT_MAX_PROBES; i++, probe++) {
     wr_pair_slot *s = &t->pairs[i & t->pairs_mask];
     if (s->left == pair.left && s->right == pair.right) return WEIR_OK;
-    if (s->left == WR_NO_TOKEN) return *s = pair, WEIR_OK;
+    if (s->left == WR_NO_TOKEN) {
+      pair.rank = t->n_pairs++; /* so that the ranks say nothing of merges that were passed over */
+      return *s = pair, WEIR_OK;
+    }
   }
   return table_full("merges");
 }
@@ -224,7 +227,6 @@ static weir_status read_merge(const wr_tokenizer *t, const wr_vocab_source *src,
   size_t n_left = part_of[0].len, n = n_left + part_of[1].len;
   bool known = true;
   if (n > sizeof both) return bad_merge(src, i, "is longer than any two tokens");
-  pair->rank = (uint32_t)i;
   pair->left = merge_token(t, part_of[0].ptr, n_left, part_of[0].hash, &known);
   pair->right = merge_token(t, part_of[1].ptr, n - n_left, part_of[1].hash, &known);
   if (!known) return bad_merge(src, i, "names a token that is not in the vocabulary");
@@ -385,8 +387,8 @@ static weir_status take_id(const wr_tokenizer *t, const char *key, int64_t id, b
 }
 
 /* SentencePiece's own numbering, for files that leave the key out. */
-static void default_id(const wr_tokenizer *t, int64_t given, uint32_t id, wr_token_type type, int32_t *out) {
-  if (given == -1 && t->kind == WR_TEXT_SPM && id < t->n && t->tokens[id].type == type) *out = (int32_t)id;
+static void default_id(const wr_tokenizer *t, uint32_t id, wr_token_type type, int32_t *out) {
+  if (*out == WR_NO_TOKEN && t->kind == WR_TEXT_SPM && id < t->n && t->tokens[id].type == type) *out = (int32_t)id;
 }
 
 static weir_status read_special(wr_tokenizer *t, const wr_vocab_source *src) {
@@ -397,9 +399,9 @@ static weir_status read_special(wr_tokenizer *t, const wr_vocab_source *src) {
   WR_TRY(take_id(t, "eom_token_id", src->eom_id, true, &s->eom));
   WR_TRY(take_id(t, "unknown_token_id", src->unk_id, false, &s->unk));
   WR_TRY(take_id(t, "padding_token_id", src->pad_id, false, &s->pad));
-  default_id(t, src->unk_id, 0, WR_TOKEN_UNKNOWN, &s->unk);
-  default_id(t, src->bos_id, 1, WR_TOKEN_CONTROL, &s->bos);
-  default_id(t, src->eos_id, 2, WR_TOKEN_CONTROL, &s->eos);
+  default_id(t, 0, WR_TOKEN_UNKNOWN, &s->unk);
+  default_id(t, 1, WR_TOKEN_CONTROL, &s->bos);
+  default_id(t, 2, WR_TOKEN_CONTROL, &s->eos);
   bool bos_by_default = (t->kind == WR_TEXT_SPM || t->pretok.row->add_bos) && s->bos != WR_NO_TOKEN;
   s->add_bos = src->add_bos < 0 ? bos_by_default : src->add_bos > 0;
   s->add_eos = src->add_eos > 0;
@@ -521,6 +523,8 @@ void wr_tokenizer_close(wr_tokenizer *t) {
   wr_free(t->score_key);
   wr_free(t->edges);
   wr_free(t->node_id);
+  wr_gguf_close(t->gguf);
+  wr_free(t->text);
   wr_free(t);
 }
 
