@@ -124,7 +124,7 @@ static void build_llama(wr_program *p, const llama_shape *s, llama *m) {
     const int v = wr_matmul_heads(p, n, wv, WR_NONE, WR_NONE, s->Nkv);
     q = wr_rope(p, q, m->positions, WR_NONE, &rope);
     k = wr_rope(p, k, m->positions, WR_NONE, &rope);
-    int o = wr_attention(p, q, k, v, &attention);
+    int o = wr_attention(p, q, k, v, WR_NONE, &attention);
     o = wr_matmul(p, o, wo, WR_NONE, WR_NONE);
     x = wr_add(p, x, o);
     const int ffn_w = weight(p, m, s->D, 0, "blk.%lld.ffn_norm.weight", l);

@@ -30,7 +30,7 @@ static int attention(wr_train_builder *b, int x) {
   const int v = wr_matmul_heads(p, h, wr_train_matrix(b, "attn_v.weight", kv, D), WR_NONE, WR_NONE, s->kv_heads);
   q = wr_rope(p, q, b->io.pos, WR_NONE, &rope);
   k = wr_rope(p, k, b->io.pos, WR_NONE, &rope);
-  const int mixed = wr_attention(p, q, k, v, &params);
+  const int mixed = wr_attention(p, q, k, v, b->io.first, &params);
   return wr_matmul(p, mixed, wr_train_back(b, "attn_output.weight", D, D), WR_NONE, x);
 }
 

@@ -34,6 +34,8 @@ static size_t train_scratch(const wr_call *c, int n_threads) {
   return sizeof(float) * (size_t)(n_threads * c->args[ATTN_Q].ext[2] * WR_KV_PAGE);
 }
 static size_t bwd_scratch(const wr_call *c, int n_threads) {
+  wr_call view;
+  c = wr_attn_bwd_apart(c, &view);
   const wr_arg *q = &c->args[ATTN_BWD_Q];
   return (size_t)n_threads * wr_attn_bwd_scratch(q->ext[2], c->args[ATTN_BWD_V].ext[2], q->ext[1] / c->args[ATTN_BWD_K].ext[1]);
 }
@@ -58,14 +60,38 @@ static weir_status check_params(const wr_attention_params *p) {
   return WEIR_OK;
 }
 
-/* q, k, v of the training form; lse's type */
+/* The types of queries, keys and values where all three are parts of q. */
+static weir_status split_types(const wr_attention_params *p, const wr_vtype *all, wr_vtype t[3]) {
+  WR_TRY(wr_rule_float("q", all));
+  WR_TRY(wr_rule_rank("q", all, 3));
+  if (p->kv_heads < 1 || all->ext[1] <= 2 * p->kv_heads)
+    return wr_fail(WEIR_EUSAGE, "q has %lld heads, which do not hold keys and values of %lld heads each",
+                   (long long)all->ext[1], (long long)p->kv_heads);
+  for (int i = 0; i < 3; i++) {
+    t[i] = *all;
+    t[i].ext[1] = i ? p->kv_heads : all->ext[1] - 2 * p->kv_heads;
+  }
+  return WEIR_OK;
+}
+
+/* q, k, v and first of the training form; the types of y and lse */
 static weir_status check_train(const wr_attention_params *p, const wr_vtype *q, const wr_vtype *k, const wr_vtype *v,
-                               wr_vtype *y, wr_vtype *lse) {
+                               const wr_vtype *first, wr_vtype *y, wr_vtype *lse) {
+  wr_vtype parts[3];
+  if (!k->rank != !v->rank) return wr_fail(WEIR_EUSAGE, "of k and v only one is there");
+  if (!k->rank) {
+    WR_TRY(split_types(p, q, parts));
+    q = &parts[0], k = &parts[1], v = &parts[2];
+  }
   const struct {
     const char *name;
     const wr_vtype *t;
   } in[] = {{"q", q}, {"k", k}, {"v", v}};
   WR_TRY(check_params(p));
+  if (first->rank) {
+    WR_TRY(wr_rule_table("first", first, p->B * p->T, "B times T"));
+    if (p->bidirectional) return wr_fail(WEIR_EUSAGE, "first cannot be given with bidirectional");
+  }
   for (int i = 0; i < 3; i++) {
     WR_TRY(wr_rule_float(in[i].name, in[i].t));
     WR_TRY(wr_rule_rank(in[i].name, in[i].t, 3));
@@ -80,12 +106,12 @@ static weir_status check_train(const wr_attention_params *p, const wr_vtype *q, 
 }
 
 static weir_status attention_shape(const void *params, wr_vtype *t) {
-  return check_train(params, &t[ATTN_Q], &t[ATTN_K], &t[ATTN_V], &t[ATTN_Y], &t[ATTN_LSE]);
+  return check_train(params, &t[ATTN_Q], &t[ATTN_K], &t[ATTN_V], &t[ATTN_FIRST], &t[ATTN_Y], &t[ATTN_LSE]);
 }
 
 static weir_status attention_bwd_shape(const void *params, wr_vtype *t) {
   wr_vtype y, lse;
-  WR_TRY(check_train(params, &t[ATTN_BWD_Q], &t[ATTN_BWD_K], &t[ATTN_BWD_V], &y, &lse));
+  WR_TRY(check_train(params, &t[ATTN_BWD_Q], &t[ATTN_BWD_K], &t[ATTN_BWD_V], &t[ATTN_BWD_FIRST], &y, &lse));
   WR_TRY(wr_rule_float("dy", &t[ATTN_BWD_DY]));
   WR_TRY(wr_rule_like("dy", &t[ATTN_BWD_DY], "what q and v give", &y));
   WR_TRY(wr_rule_like("y", &t[ATTN_BWD_Y], "what q and v give", &y));
@@ -98,8 +124,13 @@ static weir_status attention_bwd_shape(const void *params, wr_vtype *t) {
 
 static weir_status attention_grad(wr_grad *g, const wr_instr *i) {
   bool want[3];
-  int args[WR_MAX_ARGS] = {
-      wr_grad_of(g, i->args[ATTN_Y]), i->args[ATTN_Q], i->args[ATTN_K], i->args[ATTN_V], i->args[ATTN_Y], i->args[ATTN_LSE]};
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[ATTN_Y]),
+                           i->args[ATTN_Q],
+                           i->args[ATTN_K],
+                           i->args[ATTN_V],
+                           i->args[ATTN_FIRST],
+                           i->args[ATTN_Y],
+                           i->args[ATTN_LSE]};
   for (int k = 0; k < 3; k++) {
     want[k] = wr_grad_wanted(g, i->args[ATTN_Q + k]);
     args[ATTN_BWD_DQ + k] = want[k] ? WR_NEW : WR_NONE;
@@ -119,14 +150,18 @@ static double pairs(const wr_attention_params *p) {
 
 static void attention_cost(const wr_call *c, wr_cost *out) {
   const wr_attention_params *p = c->params;
+  wr_call view;
   wr_cost_stream(&wr_op_attention, c, out);
+  c = wr_attn_apart(c, &view);
   out->flop =
       2 * (double)p->B * pairs(p) * (double)c->args[ATTN_Q].ext[1] * (double)(c->args[ATTN_Q].ext[2] + c->args[ATTN_V].ext[2]);
 }
 
 static void attention_bwd_cost(const wr_call *c, wr_cost *out) {
   const wr_attention_params *p = c->params;
+  wr_call view;
   wr_cost_stream(&wr_op_attention_bwd, c, out);
+  c = wr_attn_bwd_apart(c, &view);
   out->flop = 2 * (double)p->B * pairs(p) * (double)c->args[ATTN_BWD_Q].ext[1] *
               (double)(3 * c->args[ATTN_BWD_Q].ext[2] + 2 * c->args[ATTN_BWD_V].ext[2]);
 }
@@ -135,6 +170,7 @@ static void attention_print(const void *params, wr_str *s) {
   const wr_attention_params *p = params;
   wr_str_printf(s, "scale=%g", (double)p->scale);
   if (p->B) wr_str_printf(s, " B=%lld T=%lld", (long long)p->B, (long long)p->T);
+  if (p->kv_heads) wr_str_printf(s, " kv_heads=%lld", (long long)p->kv_heads);
   if (p->bidirectional) wr_str_puts(s, " bidirectional");
   if (p->window) wr_str_printf(s, " window=%d", p->window);
   if (p->softcap != 0) wr_str_printf(s, " softcap=%g", (double)p->softcap);
@@ -215,9 +251,9 @@ static wr_attention_params with_defaults(const wr_program *p, int q, const wr_at
   return r;
 }
 
-int wr_attention(wr_program *p, int q, int k, int v, const wr_attention_params *params) {
+int wr_attention(wr_program *p, int q, int k, int v, int first, const wr_attention_params *params) {
   wr_attention_params full = with_defaults(p, q, params);
-  int args[WR_MAX_ARGS] = {q, k, v, WR_NEW, WR_NEW};
+  int args[WR_MAX_ARGS] = {q, k, v, first, WR_NEW, WR_NEW};
   return wr_emit(p, &wr_op_attention, &full, args) == WEIR_OK ? args[ATTN_Y] : WR_NONE;
 }
 
@@ -254,16 +290,44 @@ static case_shape case_heads(wr_case *c) {
                       .dtype = wr_case_dtype(c, "dtype", WR_F32)};
 }
 
-/* b t nq nkv dqk dv [window softcap bidirectional dtype] */
+/* Documents of one to seven positions, one after another; now and then no position of the sequence. */
+static void fill_first(wr_case *c, const wr_arg *a, wr_rng *rng) {
+  const int64_t T = wr_case_int(c, "t", 5);
+  int64_t first = 0;
+  for (int64_t r = 0; r < a->ext[0]; r++) {
+    if (r % T == 0)
+      first = 0;
+    else if (wr_rng_uniform(rng) < 0.25)
+      first = r % T;
+    wr_set(a, r, 0, (double)(first ? first : r % 3 ? 0 : -1));
+  }
+}
+static int case_first(wr_case *c, wr_program *p, int64_t R) {
+  if (!wr_case_int(c, "first", 0)) return WR_NONE;
+  return wr_case_input(c, p, WR_INPUT, "first", wr_rule_type(WR_I32, 0, R, 0, 0, 0), wr_fill_custom(fill_first));
+}
+
+/* q, k, v, or with fused=1 all of them in q: their values */
+static void case_qkv(wr_case *c, wr_program *p, const case_shape *s, int64_t R, int v[3]) {
+  const bool fused = wr_case_int(c, "fused", 0);
+  const int64_t Nq = fused ? s->Nq + 2 * s->Nkv : s->Nq;
+  v[0] = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s->dtype, 0, R, Nq, s->Dqk, 0), wr_fill_normal(0, 1));
+  v[1] = v[2] = WR_NONE;
+  if (fused) return;
+  v[1] = wr_case_input(c, p, WR_INPUT, "k", wr_rule_type(s->dtype, 0, R, s->Nkv, s->Dqk, 0), wr_fill_normal(0, 1));
+  v[2] = wr_case_input(c, p, WR_INPUT, "v", wr_rule_type(s->dtype, 0, R, s->Nkv, s->Dv, 0), wr_fill_normal(0, 1));
+}
+
+/* b t nq nkv dqk dv [window softcap bidirectional dtype first fused] */
 static weir_status attention_case(wr_case *c, wr_program *p) {
   wr_attention_params params = case_params(c);
   params.B = wr_case_int(c, "b", 2), params.T = wr_case_int(c, "t", 5);
   case_shape s = case_heads(c);
   int64_t R = params.B * params.T;
-  int q = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s.dtype, 0, R, s.Nq, s.Dqk, 0), wr_fill_normal(0, 1));
-  int k = wr_case_input(c, p, WR_INPUT, "k", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dqk, 0), wr_fill_normal(0, 1));
-  int v = wr_case_input(c, p, WR_INPUT, "v", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dv, 0), wr_fill_normal(0, 1));
-  wr_attention(p, q, k, v, &params);
+  int in[3];
+  params.kv_heads = s.Nkv;
+  case_qkv(c, p, &s, R, in);
+  wr_attention(p, in[0], in[1], in[2], case_first(c, p, R), &params);
   return WEIR_OK;
 }
 
@@ -275,16 +339,16 @@ static weir_status attention_bwd_case(wr_case *c, wr_program *p) {
   case_shape s = case_heads(c);
   int64_t R = params.B * params.T;
   params.scale = 1 / sqrtf((float)s.Dqk);
+  params.kv_heads = s.Nkv;
   wr_vtype y = wr_rule_type(s.dtype, 0, R, s.Nq, s.Dv, 0);
   int args[WR_MAX_ARGS];
   args[ATTN_BWD_DY] = wr_case_input(c, p, WR_INPUT, "dy", y, wr_fill_normal(0, 1));
-  args[ATTN_BWD_Q] = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s.dtype, 0, R, s.Nq, s.Dqk, 0), wr_fill_normal(0, 1));
-  args[ATTN_BWD_K] = wr_case_input(c, p, WR_INPUT, "k", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dqk, 0), wr_fill_normal(0, 1));
-  args[ATTN_BWD_V] = wr_case_input(c, p, WR_INPUT, "v", wr_rule_type(s.dtype, 0, R, s.Nkv, s.Dv, 0), wr_fill_normal(0, 1));
+  case_qkv(c, p, &s, R, args + ATTN_BWD_Q);
+  args[ATTN_BWD_FIRST] = case_first(c, p, R);
   args[ATTN_BWD_Y] = wr_case_input(c, p, WR_INPUT, "y", y, wr_fill_normal(0, 0.5));
   wr_vtype lse = wr_rule_type(wr_rule_stat_dtype(&y), 0, R, s.Nq, 0, 0);
   args[ATTN_BWD_LSE] = wr_case_input(c, p, WR_INPUT, "lse", lse, wr_fill_uniform(2, 3));
-  for (int i = 0; i < 3; i++) args[ATTN_BWD_DQ + i] = WR_NEW;
+  for (int i = 0; i < 3; i++) args[ATTN_BWD_DQ + i] = args[ATTN_BWD_Q + i] >= 0 ? WR_NEW : WR_NONE;
   return wr_emit(p, &wr_op_attention_bwd, &params, args);
 }
 
@@ -374,8 +438,9 @@ const wr_op wr_op_attention = {
     .name = "attention",
     .doc = "softmax attention over whole sequences, for training",
     .args = {{"q", WR_IN, WR_ARG_FLOAT, 0},
-             {"k", WR_IN, WR_ARG_FLOAT, 0},
-             {"v", WR_IN, WR_ARG_FLOAT, 0},
+             {"k", WR_IN, WR_ARG_FLOAT | WR_ARG_OPTIONAL, 0},
+             {"v", WR_IN, WR_ARG_FLOAT | WR_ARG_OPTIONAL, 0},
+             {"first", WR_IN, WR_ARG_OPTIONAL, 0},
              {"y", WR_OUT, WR_ARG_FLOAT, 0},
              {"lse", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_SAVED, 0}},
     .params_bytes = sizeof(wr_attention_params),
@@ -393,8 +458,9 @@ const wr_op wr_op_attention_bwd = {
     .doc = "gradients of attention",
     .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
              {"q", WR_IN, WR_ARG_FLOAT, 0},
-             {"k", WR_IN, WR_ARG_FLOAT, 0},
-             {"v", WR_IN, WR_ARG_FLOAT, 0},
+             {"k", WR_IN, WR_ARG_FLOAT | WR_ARG_OPTIONAL, 0},
+             {"v", WR_IN, WR_ARG_FLOAT | WR_ARG_OPTIONAL, 0},
+             {"first", WR_IN, WR_ARG_OPTIONAL, 0},
              {"y", WR_IN, WR_ARG_FLOAT, 0},
              {"lse", WR_IN, 0, 0},
              {"dq", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},

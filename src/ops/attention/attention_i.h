@@ -4,14 +4,58 @@
 
 #include "ops/attention/attention.h"
 
-enum { ATTN_Q, ATTN_K, ATTN_V, ATTN_Y, ATTN_LSE };
-enum { ATTN_BWD_DY, ATTN_BWD_Q, ATTN_BWD_K, ATTN_BWD_V, ATTN_BWD_Y, ATTN_BWD_LSE, ATTN_BWD_DQ, ATTN_BWD_DK, ATTN_BWD_DV };
+enum { ATTN_Q, ATTN_K, ATTN_V, ATTN_FIRST, ATTN_Y, ATTN_LSE };
+enum {
+  ATTN_BWD_DY, ATTN_BWD_Q, ATTN_BWD_K, ATTN_BWD_V, ATTN_BWD_FIRST, ATTN_BWD_Y, ATTN_BWD_LSE,
+  ATTN_BWD_DQ, ATTN_BWD_DK, ATTN_BWD_DV
+};
 enum { STORE_K, STORE_V, STORE_KCACHE, STORE_VCACHE, STORE_SLOT };
 enum { PAGED_Q, PAGED_KCACHE, PAGED_VCACHE, PAGED_SEQ, PAGED_POS, PAGED_TABLE, PAGED_Y };
 
 size_t attention_ref_scratch(const wr_call *c, int n_threads);
 size_t attention_bwd_ref_scratch(const wr_call *c, int n_threads);
 size_t attention_paged_ref_scratch(const wr_call *c, int n_threads);
+
+/* Arguments at, at + 1, at + 2 are q, k, v, or the first is all three (k absent): then each becomes the view that it is of the first. */
+static inline void wr_attn_split_arg(wr_call *c, int at, int64_t kv_heads) {
+  const wr_arg all = c->args[at];
+  if (!all.rank) return;
+  const int64_t heads[] = {all.ext[1] - 2 * kv_heads, kv_heads, kv_heads};
+  const int64_t head_bytes = all.ext[2] * wr_dtypes[all.dtype].block_bytes;
+  for (int64_t i = 0, before = 0; i < 3; before += heads[i++]) {
+    c->args[at + i] = all;
+    c->args[at + i].ext[1] = heads[i];
+    if (all.data) c->args[at + i].data = (char *)all.data + before * head_bytes;
+  }
+}
+
+/* The call as kernels and rules want it: q, k and v apart. Returns c itself where they are, else *view. */
+static inline const wr_call *wr_attn_apart(const wr_call *c, wr_call *view) {
+  if (c->args[ATTN_K].rank) return c;
+  *view = *c;
+  wr_attn_split_arg(view, ATTN_Q, ((const wr_attention_params *)c->params)->kv_heads);
+  return view;
+}
+static inline const wr_call *wr_attn_bwd_apart(const wr_call *c, wr_call *view) {
+  if (c->args[ATTN_BWD_K].rank) return c;
+  const int64_t kv_heads = ((const wr_attention_params *)c->params)->kv_heads;
+  *view = *c;
+  wr_attn_split_arg(view, ATTN_BWD_Q, kv_heads);
+  wr_attn_split_arg(view, ATTN_BWD_DQ, kv_heads);
+  if (c->acc >> ATTN_BWD_DQ & 1) view->acc |= 1u << ATTN_BWD_DK | 1u << ATTN_BWD_DV;
+  return view;
+}
+
+/* The first position of its sequence that row b0 + t attends to. Tables come from outside: what is no position before t counts as the
+ * nearest one. */
+static inline int64_t wr_attn_first(const wr_attention_params *p, const wr_arg *first, int64_t b0, int64_t t) {
+  int64_t from = p->window && t + 1 > p->window ? t + 1 - p->window : 0;
+  if (first->data) {
+    const int64_t own = *(const int32_t *)(const void *)((const char *)first->data + (b0 + t) * first->stride_bytes);
+    from = WR_MAX(from, WR_MIN(own, t));
+  }
+  return from;
+}
 
 /* Training form on the CPU: rows that share a turned tile of keys; scratch bytes of one thread of the gradient (turned tiles
  * of k, v, dk and dv, and a block's dq). */

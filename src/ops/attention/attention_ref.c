@@ -12,9 +12,13 @@ WR_ROW_FN(kv_store_ref);
 WR_ROW_FN(attention_paged_ref);
 
 size_t attention_ref_scratch(const wr_call *c, int n_threads) {
+  wr_call view;
+  c = wr_attn_apart(c, &view);
   return sizeof(double) * (size_t)n_threads * (size_t)(c->args[ATTN_V].ext[2]);
 }
 size_t attention_bwd_ref_scratch(const wr_call *c, int n_threads) {
+  wr_call view;
+  c = wr_attn_bwd_apart(c, &view);
   return sizeof(double) * (size_t)n_threads * (size_t)(c->args[ATTN_BWD_Q].ext[2] + c->args[ATTN_BWD_V].ext[2]);
 }
 size_t attention_paged_ref_scratch(const wr_call *c, int n_threads) {
@@ -32,10 +36,10 @@ static double capped(const wr_attention_params *p, double s) {
   return p->softcap != 0 ? (double)p->softcap * tanh(s / (double)p->softcap) : s;
 }
 
-/* First and one past the last position that position t attends to. */
-static void allowed(const wr_attention_params *p, int64_t t, int64_t *first, int64_t *past) {
+/* First and one past the last position of its sequence that row b0 + t attends to. */
+static void allowed(const wr_attention_params *p, const wr_arg *table, int64_t b0, int64_t t, int64_t *first, int64_t *past) {
   *past = p->bidirectional ? p->T : t + 1;
-  *first = p->window && t + 1 > p->window ? t + 1 - p->window : 0;
+  *first = wr_attn_first(p, table, b0, t);
 }
 
 /* ---- training form: rows of q, k, v are b*T + t */
@@ -46,6 +50,8 @@ static double score(const wr_attention_params *p, const wr_arg *q, const wr_arg 
 }
 
 WR_ROW_FN(attention_ref) {
+  wr_call view;
+  c = wr_attn_apart(c, &view);
   const wr_attention_params *p = c->params;
   const wr_arg *q = &c->args[ATTN_Q], *k = &c->args[ATTN_K], *v = &c->args[ATTN_V];
   int64_t Nq = q->ext[1], group = Nq / k->ext[1], Dv = v->ext[2], begin, end;
@@ -53,7 +59,7 @@ WR_ROW_FN(attention_ref) {
   while (wr_take(w, 0, p->B * p->T * Nq, 1, &begin, &end))
     for (int64_t u = begin; u < end; u++) {
       int64_t row = u / Nq, h = u % Nq, first, past, b0 = row / p->T * p->T;
-      allowed(p, row - b0, &first, &past);
+      allowed(p, &c->args[ATTN_FIRST], b0, row - b0, &first, &past);
       double max = -INFINITY, sum = 0;
       for (int64_t j = first; j < past; j++) max = fmax(max, score(p, q, k, row, b0 + j, h, h / group));
       for (int64_t j = first; j < past; j++) sum += exp(score(p, q, k, row, b0 + j, h, h / group) - max);
@@ -78,13 +84,15 @@ static void backward_pair(const wr_call *c, int64_t t, int64_t j, int64_t h, dou
   if (p->softcap != 0) *ds *= 1 - s * s / (double)p->softcap / (double)p->softcap;
 }
 
-static bool attends(const wr_attention_params *p, int64_t t, int64_t j) {
+static bool attends(const wr_call *c, int64_t b0, int64_t t, int64_t j) {
   int64_t first, past;
-  allowed(p, t, &first, &past);
+  allowed(c->params, &c->args[ATTN_BWD_FIRST], b0, t, &first, &past);
   return j >= first && j < past;
 }
 
 WR_ROW_FN(attention_bwd_ref) {
+  wr_call view;
+  c = wr_attn_bwd_apart(c, &view);
   const wr_attention_params *p = c->params;
   const wr_arg *q = &c->args[ATTN_BWD_Q], *k = &c->args[ATTN_BWD_K], *dy = &c->args[ATTN_BWD_DY];
   int64_t Nq = q->ext[1], Nkv = k->ext[1], group = Nq / Nkv, Dqk = q->ext[2], Dv = dy->ext[2], begin, end;
@@ -93,7 +101,7 @@ WR_ROW_FN(attention_bwd_ref) {
     while (wr_take(w, 0, p->B * p->T * Nq, 1, &begin, &end))
       for (int64_t u = begin; u < end; u++) {
         int64_t row = u / Nq, h = u % Nq, first, past, b0 = row / p->T * p->T;
-        allowed(p, row - b0, &first, &past);
+        allowed(p, &c->args[ATTN_BWD_FIRST], b0, row - b0, &first, &past);
         for (int64_t d = 0; d < Dqk; d++) dk[d] = 0;
         for (int64_t j = first; j < past; j++) {
           backward_pair(c, row, b0 + j, h, &prob, &ds);
@@ -107,7 +115,7 @@ WR_ROW_FN(attention_bwd_ref) {
       for (int64_t d = 0; d < Dqk + Dv; d++) dk[d] = 0;
       for (int64_t h = kv * group; h < (kv + 1) * group; h++)
         for (int64_t t = 0; t < p->T; t++) {
-          if (!attends(p, t, row - b0)) continue;
+          if (!attends(c, b0, t, row - b0)) continue;
           backward_pair(c, b0 + t, row, h, &prob, &ds);
           for (int64_t d = 0; d < Dqk; d++) dk[d] += ds * wr_get(q, b0 + t, h * Dqk + d);
           for (int64_t d = 0; d < Dv; d++) dv[d] += prob * wr_get(dy, b0 + t, h * Dv + d);

@@ -31,9 +31,11 @@ static void turn(const wr_arg *a, int64_t row, int rows, int64_t col, int64_t n,
 
 static int tile_rows(const wr_attention_params *p, int64_t at) { return p->T - at < P ? (int)(p->T - at) : P; }
 
-/* Positions that row t attends to. */
-static int64_t first_of(const wr_attention_params *p, int64_t t) {
-  return p->window && t + 1 > p->window ? t + 1 - p->window : 0;
+/* The first position that any row of a block attends to. */
+static int64_t first_of_block(const wr_attention_params *p, const wr_arg *first, int64_t b0, int64_t t0, int64_t t1) {
+  int64_t least = wr_attn_first(p, first, b0, t0);
+  for (int64_t t = t0 + 1; t < t1 && least > 0; t++) least = WR_MIN(least, wr_attn_first(p, first, b0, t));
+  return least;
 }
 static int64_t past_of(const wr_attention_params *p, int64_t t) { return p->bidirectional ? p->T : t + 1; }
 
@@ -68,14 +70,15 @@ static void forward_block(const wr_call *c, const unit *u, int64_t h, int g, flo
     memset(wr_arg_f32(y, u->b0 + t) + h * Dv, 0, (size_t)(g * Dv) * sizeof(float));
     for (int i = 0; i < g; i++) max[t - u->t0][i] = -INFINITY, total[t - u->t0][i] = 0;
   }
+  const wr_arg *first = &c->args[ATTN_FIRST];
   int64_t end = past_of(p, u->t1 - 1);
-  for (int64_t at = first_of(p, u->t0) / P * P; at < end; at += P) {
+  for (int64_t at = first_of_block(p, first, u->b0, u->t0, u->t1) / P * P; at < end; at += P) {
     turn(k, u->b0 + at, tile_rows(p, at), u->kv * Dqk, Dqk, turned);
     const float *values = wr_arg_f32(v, u->b0 + at) + u->kv * Dv;
     for (int64_t t = u->t0; t < u->t1; t++) {
       target one = {.q = wr_arg_f32(q, u->b0 + t) + h * Dqk,
                     .kv_head = u->kv,
-                    .first = first_of(p, t),
+                    .first = wr_attn_first(p, first, u->b0, t),
                     .past = past_of(p, t),
                     .Dqk = Dqk,
                     .Dv = Dv,
@@ -97,6 +100,8 @@ static void forward_block(const wr_call *c, const unit *u, int64_t h, int g, flo
 }
 
 WR_ROW_FN(WR_KERNEL(attention_f32_cpu)) {
+  wr_call view;
+  c = wr_attn_apart(c, &view);
   const wr_attention_params *p = c->params;
   int64_t Nkv = c->args[ATTN_K].ext[1], group = c->args[ATTN_Q].ext[1] / Nkv, Dqk = c->args[ATTN_Q].ext[2], begin, end;
   float *turned = (float *)c->scratch + w->tid * Dqk * P, max[BLOCK][TOGETHER], total[BLOCK][TOGETHER];
@@ -131,7 +136,7 @@ static query query_of(const wr_call *c, int64_t b0, int64_t t, int64_t h) {
                  .dy = dy,
                  .lse = wr_arg_f32(&c->args[ATTN_BWD_LSE], b0 + t)[h],
                  .own = dot(dy, wr_arg_f32(&c->args[ATTN_BWD_Y], b0 + t) + h * Dv, Dv),
-                 .first = first_of(p, t),
+                 .first = wr_attn_first(p, &c->args[ATTN_BWD_FIRST], b0, t),
                  .past = past_of(p, t)};
 }
 
@@ -207,6 +212,7 @@ static void backward_tile(const wr_call *c, int64_t b0, int64_t kv, int64_t at, 
   const wr_attention_params *p = c->params;
   int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2],
           group = c->args[ATTN_BWD_Q].ext[1] / c->args[ATTN_BWD_K].ext[1];
+  const wr_arg *first = &c->args[ATTN_BWD_FIRST];
   int rows = tile_rows(p, at), n = 0;
   int64_t t = p->bidirectional ? 0 : at, past = p->window && !p->bidirectional ? WR_MIN(at + P - 1 + p->window, p->T) : p->T;
   query x[TOGETHER];
@@ -216,6 +222,7 @@ static void backward_tile(const wr_call *c, int64_t b0, int64_t kv, int64_t at, 
   memset(s->dv, 0, (size_t)(Dv * P) * sizeof(float));
   for (; t < past; t++)
     for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
+      if (wr_attn_first(p, first, b0, t) >= at + P) break; /* a later document */
       x[n++] = query_of(c, b0, t, h);
       if (n < TOGETHER) continue;
       add_queries(x, s->k, s->v, s->dk, s->dv, Dqk, Dv, p->scale, at, TOGETHER);
@@ -259,7 +266,7 @@ static void backward_block(const wr_call *c, const unit *u, int64_t group, const
   const wr_attention_params *p = c->params;
   int64_t Dqk = q->ext[2], Dv = c->args[ATTN_BWD_V].ext[2], queries = (u->t1 - u->t0) * group, end = past_of(p, u->t1 - 1);
   memset(sum, 0, (size_t)(queries * Dqk) * sizeof *sum);
-  for (int64_t at = first_of(p, u->t0) / P * P; at < end; at += P) {
+  for (int64_t at = first_of_block(p, &c->args[ATTN_BWD_FIRST], u->b0, u->t0, u->t1) / P * P; at < end; at += P) {
     turn(&c->args[ATTN_BWD_K], u->b0 + at, tile_rows(p, at), u->kv * Dqk, Dqk, s->k);
     turn(&c->args[ATTN_BWD_V], u->b0 + at, tile_rows(p, at), u->kv * Dv, Dv, s->v);
     for (int64_t i = 0; i < queries; i += TOGETHER) {
@@ -283,6 +290,8 @@ static void backward_block(const wr_call *c, const unit *u, int64_t group, const
 }
 
 WR_ROW_FN(WR_KERNEL(attention_bwd_f32_cpu)) {
+  wr_call view;
+  c = wr_attn_bwd_apart(c, &view);
   const wr_attention_params *p = c->params;
   int64_t Nkv = c->args[ATTN_BWD_K].ext[1], group = c->args[ATTN_BWD_Q].ext[1] / Nkv, Dqk = c->args[ATTN_BWD_Q].ext[2];
   int64_t Dv = c->args[ATTN_BWD_V].ext[2], n_tiles = (p->T + P - 1) / P, begin, end;
