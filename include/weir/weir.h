@@ -744,6 +744,10 @@ typedef struct weir_span {
 } weir_span;
 const weir_span *weir_trainer_spans(const weir_trainer *t, size_t *n); /* valid until the next step */
 
+/* Write RUN/report.html, one page that needs no network, from the run's metrics.jsonl, config.json and samples.jsonl; a trainer does it
+ * too, after validations and at the end. EIO: no metrics.jsonl there, or the page cannot be written. */
+weir_status weir_report_write(const char *run);
+
 /* --------------------------------------------------------------------------------------------------------------- files
  * What a model file holds, from its header alone: no weight is read, no architecture is checked. GGUF, versions 2 and 3; a
  * split model is opened by any of its parts. What is text in here comes from strangers: bytes, not escaped and not proved UTF-8

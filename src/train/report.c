@@ -150,8 +150,7 @@ static void take_step(wr_report *r, const json_t *object, double step) {
     r->total[k] += x;
     if (k == WR_SERIES_VAL_LOSS && !(r->best_val <= x)) r->best_val = x;
   }
-  double tokens;
-  if (number_at(object, "tokens", &tokens)) r->tokens += tokens;
+  number_at(object, "tokens", &r->tokens);
   take_classes(r, json_object_get(object, "bytes_copied"));
 }
 
@@ -212,7 +211,7 @@ static void release(wr_report *r) {
   wr_free(r->bins);
 }
 
-weir_status wr_report_write(const char *run) {
+weir_status weir_report_write(const char *run) {
   wr_report r = {.run = run, .width = 1, .in_last = 1, .best_val = NAN, .samples_each = 1};
   for (int k = 0; k < WR_SERIES_COUNT; k++) r.last[k] = NAN;
   r.bins = wr_calloc(WR_REPORT_BINS, sizeof *r.bins);

@@ -4,7 +4,7 @@
  * What it reads; whatever is missing, torn or of another type is left out, never an error:
  *   metrics.jsonl  an object a line:
  *     {"run": {...}}             of the machine and the run, shown as a table; a second one (after a resume) replaces the first
- *     {"step": N, "loss": ...}   the keys of report_series.def, and `bytes_copied` {by class}, `tokens`
+ *     {"step": N, "loss": ...}   the keys of report_series.def, and `bytes_copied` {by class}, `tokens` of the run so far
  *     {"event": "nan", "step": N, "text": "a sentence"}
  *     {"memory": [{"what": "gradients", "planned": bytes, "measured": bytes}, ...]}   measured may be absent or null; the last one counts
  *   config.json    the configuration: nested objects become keys with dots
@@ -40,7 +40,8 @@ typedef struct wr_report {
   uint64_t width, in_last;     /* steps that a full bin holds; that the last bin holds */
   uint64_t steps, bad_lines;
   double last[WR_SERIES_COUNT]; /* NAN: never */
-  double best_val, total[WR_SERIES_COUNT], tokens; /* tokens: sum over the steps */
+  double best_val, total[WR_SERIES_COUNT];
+  double tokens;               /* of the run so far, as the last step says */
   wr_report_class classes[WR_REPORT_CLASSES];
   int n_classes;
   json_t *samples[WR_REPORT_SAMPLES], *newest; /* newest: shown last, if it is not among those kept */
@@ -53,8 +54,5 @@ typedef struct wr_report {
 } wr_report;
 
 void wr_report_page(const wr_report *r, wr_str *html);
-
-/* RUN/report.html from the files beside it, atomically. EIO: no metrics.jsonl, or the page cannot be written. */
-weir_status wr_report_write(const char *run);
 
 #endif

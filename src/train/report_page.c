@@ -20,8 +20,9 @@ static const char style[] =
     "*{box-sizing:border-box}body{margin:0 auto;max-width:1180px;padding:16px;background:var(--bg);color:var(--fg);"
     "font:15px/1.45 system-ui,sans-serif;overflow-wrap:anywhere}"
     "h1{font-size:1.35rem;margin:.2em 0}h2{font-size:1.05rem;margin:2em 0 .6em}p{margin:.3em 0}.dim{color:var(--dim)}"
-    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(128px,1fr));gap:8px;margin:16px 0}"
-    ".tile{background:var(--card);border-radius:8px;padding:8px 12px}.tile b{display:block;font-size:1.2rem;"
+    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(132px,1fr));gap:8px;margin:16px 0}"
+    ".tile{background:var(--card);border-radius:8px;padding:8px 12px}.tile "
+    "b{display:block;font-size:1.15rem;overflow-wrap:normal;"
     "font-variant-numeric:tabular-nums}.tile span{color:var(--dim);font-size:.8rem}"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,440px),1fr));gap:24px 20px}"
     ".wide{grid-column:1/-1}figure{margin:0;min-width:0}figcaption{font-weight:600;margin-bottom:8px}"
@@ -41,7 +42,8 @@ static const char style[] =
     "table{border-collapse:collapse;width:100%;font-size:.88rem}td,th{padding:4px 12px 4px 0;border-bottom:1px solid "
     "var(--line);"
     "text-align:left;vertical-align:top}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}"
-    "td:first-child{color:var(--dim)}.bar{display:block;height:9px;border-radius:2px;background:var(--c0);min-width:1px}"
+    "td:first-child{color:var(--dim)}td.k{white-space:nowrap}.bar{display:block;height:9px;border-radius:2px;background:var(--"
+    "c0);min-width:1px}"
     ".bar.m{background:var(--c1);margin-top:2px}td.bars{width:38%;vertical-align:middle}"
     ".sample{background:var(--card);border-radius:8px;padding:10px 14px;margin:8px 0;max-height:22em;overflow:auto}"
     ".sample p{white-space:pre-wrap;unicode-bidi:isolate;margin:0;font:14px/1.5 ui-serif,Georgia,serif}"
@@ -216,8 +218,8 @@ static double nice_step(double span, int n) {
   return power * (raw <= power ? 1 : raw <= 2 * power ? 2 : raw <= 5 * power ? 5 : 10);
 }
 
-/* Where the ticks stand; at most `most`. */
-static int ticks(const axis *a, int want, double *out, int most) {
+/* Where the ticks stand; at most `most`. whole: not between whole numbers. */
+static int ticks(const axis *a, int want, bool whole, double *out, int most) {
   int n = 0;
   if (a->log && a->high / a->low >= 8) {
     const int decades = (int)ceil(log10(a->high / a->low)), each = decades > want ? (decades + want - 1) / want : 1;
@@ -228,7 +230,7 @@ static int ticks(const axis *a, int want, double *out, int most) {
       }
     return n;
   }
-  const double step = nice_step(a->high - a->low, want);
+  const double step = fmax(nice_step(a->high - a->low, want), whole ? 1 : 0);
   for (double v = ceil(a->low / step - 1e-9) * step; n < most && v <= a->high + step * 1e-9; v += step)
     out[n++] = fabs(v) < step * 1e-9 ? 0 : v;
   return n;
@@ -334,7 +336,7 @@ static double event_step(const json_t *e) {
 static void put_scale(wr_str *s, const wr_report *r, const chart *c, bool log, const axis *y) {
   const axis x = step_axis(r, log);
   double at[24];
-  const int n = ticks(&x, c->wide ? 8 : 5, at, 24);
+  const int n = ticks(&x, c->wide ? 8 : 5, true, at, 24);
   wr_str_printf(s, "<g class=%s><path class=grid d=\"", log ? "log" : "lin");
   for (int i = 0; i < n; i++) wr_str_printf(s, "M%.1f 0V1000", place(&x, at[i]) * 1000);
   wr_str_puts(s, "\"/>");
@@ -369,7 +371,7 @@ static void put_chart(wr_str *s, const wr_report *r, const chart *c) {
                 c->title, x.low, x.high, log(lx.low), log(lx.high), y.log ? log(y.low) : y.low, y.log ? log(y.high) : y.high,
                 y.log ? " data-ylog=1" : "", c->stacked ? " data-stack=1" : "");
   double at[24];
-  int n = ticks(&y, 5, at, 24);
+  int n = ticks(&y, 5, false, at, 24);
   wr_str_puts(s, "<path class=grid d=\"");
   for (int i = 0; i < n; i++) wr_str_printf(s, "M0 %.1fH1000", 1000 - place(&y, at[i]) * 1000);
   wr_str_puts(s, "\"/>");
@@ -382,7 +384,7 @@ static void put_chart(wr_str *s, const wr_report *r, const chart *c) {
     wr_str_puts(s, "</span>");
   }
   for (int log = 0; log < 2; log++) {
-    n = ticks(log ? &lx : &x, c->wide ? 8 : 5, at, 24);
+    n = ticks(log ? &lx : &x, c->wide ? 8 : 5, true, at, 24);
     for (int i = 0; i < n; i++) {
       wr_str_printf(s, "<span class=\"x %s\" style=\"left:%.2f%%\">", log ? "log" : "lin", place(log ? &lx : &x, at[i]) * 100);
       put_tick(s, at[i]);
@@ -499,7 +501,7 @@ static void put_events(wr_str *s, const wr_report *r) {
       wr_str_puts(s, "</td><td></td><td>more are not shown</td></tr>\n<tr><td class=n>");
     }
     if (isfinite(event_step(r->events[i]))) put_number(s, event_step(r->events[i]));
-    wr_str_puts(s, "</td><td>");
+    wr_str_puts(s, "</td><td class=k>");
     put_json_text(s, r->events[i], "event");
     wr_str_puts(s, "</td><td>");
     put_json_text(s, r->events[i], "text");
