@@ -85,7 +85,7 @@ static bool same_row(const wr_trial *t, int i, int64_t row, const result *want, 
 static bool same_bits(const wr_trial *t, const result *want, const about *a, const char *when) {
   for (int i = 0; i < WR_MAX_ARGS; i++)
     if (is_result(t, i) && t->call.args[i].data)
-      for (int64_t r = 0; r < t->call.args[i].ext[0]; r++)
+      for (int64_t r = 0; r < (int64_t)t->args[i].rows; r++)
         if (!same_row(t, i, r, want, a, when)) return false;
   return true;
 }
@@ -428,7 +428,7 @@ static bool check_class(const wr_trial *t, const wr_row *row, class_result *clas
     if (strcmp(classes[i].klass, row->klass) != 0) continue;
     bool ok = true;
     for (int k = 0; ok && k < WR_MAX_ARGS; k++)
-      for (int64_t r = 0; ok && classes[i].out.data[k] && r < t->call.args[k].ext[0]; r++)
+      for (int64_t r = 0; ok && classes[i].out.data[k] && r < (int64_t)t->args[k].rows; r++)
         if (memcmp(row_of(t, k, out->data[k], r), row_of(t, k, classes[i].out.data[k], r), t->args[k].row_bytes) != 0)
           ok = fault(&a, "row %lld of %s has other bits than a better row of class %s", (long long)r, t->op->args[k].name,
                      row->klass);

@@ -54,9 +54,9 @@ void wr_pack16(wr_dtype t, const void *src, int64_t rows, int64_t cols, void *ds
 /* Elements [col, col+n) of row `row`, of any dtype and layout; n and col multiples of the dtype's block. The definition of a layout's
  * meaning: the reference kernels and the embedding use it. */
 void wr_row_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, float *dst);
-/* One element as double: fast for plain F32/F64/F16/BF16/I32, slow but right for the rest. Column counts within a row of ext[0]. */
+/* One element as double: fast for F32/F64/F16/BF16/I32, slow but right for the rest. Column counts within a row of ext[0]. */
 double wr_get(const wr_arg *a, int64_t row, int64_t col);
-void wr_set(const wr_arg *a, int64_t row, int64_t col, double value);   /* plain FLOAT and INT types */
+void wr_set(const wr_arg *a, int64_t row, int64_t col, double value);   /* FLOAT and INT types */
 float wr_f16_to_float(uint16_t h);
 uint16_t wr_float_to_f16(float f); /* round to nearest even; overflow to infinity */
 

@@ -7,12 +7,15 @@ int wr_dtype_find(const char *name) {
   return -1;
 }
 
+/* Of types whose block is one element. */
 static uint8_t *element(const wr_arg *a, int64_t row, int64_t col) {
-  return (uint8_t *)a->data + row * a->stride_bytes + col * wr_dtypes[a->dtype].block_bytes;
+  const int64_t bytes = wr_dtypes[a->dtype].block_bytes;
+  if (a->layout == WR_PLAIN) return (uint8_t *)a->data + row * a->stride_bytes + col * bytes;
+  return (uint8_t *)a->data + row / WR_PACK_ROWS * a->stride_bytes + (WR_PACK_ROWS * col + row % WR_PACK_ROWS) * bytes;
 }
 
 double wr_get(const wr_arg *a, int64_t row, int64_t col) {
-  if (a->layout == WR_PLAIN && wr_dtypes[a->dtype].block == 1) {
+  if (wr_dtypes[a->dtype].block == 1) {
     const uint8_t *p = element(a, row, col);
     float f;
     double d;

@@ -30,6 +30,22 @@ static size_t codec_scratch(const wr_call *c, int n_threads) {
   return (size_t)n_threads * wr_mm_codec_bytes(wr_inner(&c->args[WR_MM_X]));
 }
 
+/* Few rows are no large product. The sums are the same. */
+static const char *gemm_refuses(const wr_call *c) {
+  if (c->args[WR_MM_X].ext[0] < WR_MM_GEMM_LEAST) return "is for 16 rows and more";
+  return fused_refuses(c);
+}
+
+static size_t gemm_scratch(const wr_call *c, int n_threads) {
+  const bool parts = wr_inner(&c->args[WR_MM_X]) > WR_MM_GEMM_SUM;
+  return parts ? (size_t)n_threads * WR_MM_GEMM_SUMS * sizeof(float) : 0;
+}
+
+static size_t gemm_grad_scratch(const wr_call *c, int n_threads) {
+  (void)c;
+  return (size_t)n_threads * WR_MM_GEMM_PANELS * sizeof(float);
+}
+
 #define WR_ROWS_FILE "ops/matmul/matmul.def"
 #include "ops/rows_i.h"
 
@@ -95,12 +111,15 @@ static weir_status dx_shape(const void *params, wr_vtype *t) {
 }
 
 static weir_status dw_shape(const void *params, wr_vtype *t) {
-  (void)params;
+  const wr_layout layout = ((const wr_matmul_dw_params *)params)->layout;
   const wr_vtype *dy = &t[WR_MM_DW_DY], *x = &t[WR_MM_DW_X];
   WR_TRY(wr_rule_float("x", x));
   WR_TRY(wr_rule_float("dy", dy));
   WR_TRY(wr_rule_ext("dy", dy, 0, x->ext[0], "that of x"));
   t[WR_MM_DW_DW] = wr_rule_type(wr_rule_stat_dtype(x), WR_LIVE_ALL, wr_rule_inner(dy), wr_rule_inner(x), 0, 0);
+  if (!wr_layout_ok(layout, (wr_dtype)t[WR_MM_DW_DW].dtype, wr_rule_inner(x)))
+    return wr_fail(WEIR_EUSAGE, "dw is %s, which has no layout %s", wr_dtypes[t[WR_MM_DW_DW].dtype].name, wr_layout_name(layout));
+  t[WR_MM_DW_DW].layout = (uint8_t)layout;
   t[WR_MM_DW_DBIAS] = wr_rule_type(wr_rule_stat_dtype(x), WR_LIVE_ALL, wr_rule_inner(dy), 0, 0, 0);
   return WEIR_OK;
 }
@@ -115,7 +134,8 @@ static weir_status matmul_grad(wr_grad *g, const wr_instr *i) {
   const bool want_w = wr_grad_wanted(g, w), want_bias = wr_grad_wanted(g, bias);
   if (want_w || want_bias) {
     int args[WR_MAX_ARGS] = {dy, x, WR_NEW, want_bias ? WR_NEW : WR_NONE};
-    WR_TRY(wr_emit(p, &wr_op_matmul_dw, NULL, args));
+    const wr_matmul_dw_params params = {.layout = (wr_layout)wr_type(p, w)->layout};
+    WR_TRY(wr_emit(p, &wr_op_matmul_dw, &params, args));
     if (want_w) wr_grad_add(g, w, args[WR_MM_DW_DW]);
     if (want_bias) wr_grad_add(g, bias, args[WR_MM_DW_DBIAS]);
   }
@@ -171,8 +191,9 @@ int wr_matmul_dx(wr_program *p, int dy, int w, int64_t heads) {
 }
 
 int wr_matmul_dw(wr_program *p, int dy, int x) {
+  const wr_matmul_dw_params params = {.layout = WR_PLAIN};
   int args[WR_MAX_ARGS] = {dy, x, WR_NEW, WR_NONE};
-  return wr_emit(p, &wr_op_matmul_dw, NULL, args) == WEIR_OK ? args[WR_MM_DW_DW] : WR_NONE;
+  return wr_emit(p, &wr_op_matmul_dw, &params, args) == WEIR_OK ? args[WR_MM_DW_DW] : WR_NONE;
 }
 
 /* Is `value` written by an instruction after `from` and before `to`? */
@@ -300,7 +321,8 @@ static weir_status dw_case(wr_case *c, wr_program *p) {
   const wr_vtype dy = wr_rule_type(t, WR_LIVE_ROWS, m, n, 0, 0), x = wr_rule_type(t, WR_LIVE_ROWS, m, k, 0, 0);
   args[WR_MM_DW_DY] = wr_case_input(c, p, WR_INPUT, "dy", dy, wr_fill_normal(0, 1));
   args[WR_MM_DW_X] = wr_case_input(c, p, WR_INPUT, "x", x, wr_fill_normal(0, 1));
-  return wr_emit(p, c->op, NULL, args);
+  const wr_matmul_dw_params params = {.layout = (wr_layout)wr_case_layout(c, "layout", WR_PLAIN)};
+  return wr_emit(p, c->op, &params, args);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- ops */
@@ -343,6 +365,7 @@ const wr_op wr_op_matmul_dw = {
              {"x", WR_IN, WR_ARG_FLOAT, 0},
              {"dw", WR_OUT, WR_ARG_ACC, 0},
              {"dbias", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_matmul_dw_params),
     .shape = dw_shape,
     .cost = dw_cost,
     .rows = matmul_dw_rows,

@@ -17,6 +17,18 @@ enum {
   WR_MM_CODEC_ROWS = 4,                      /* rows of weights that the codec kernel decodes at a time */
 };
 
+/* Large FP32 products, matmul_gemm_cpu.c: parts that fit the second-level cache together. */
+enum {
+  WR_MM_GEMM_LEAST = 16,  /* fewer rows than this are another kernel's */
+  WR_MM_GEMM_SUM = 512,   /* summands at a time */
+  WR_MM_GEMM_ROWS = 120,  /* forward: a unit is so many rows of x, a multiple of the tile's, ... */
+  WR_MM_GEMM_GROUPS = 8,  /* ... against so many groups of weights */
+  WR_MM_GEMM_PACKED = 4,  /* gradients: panels that are packed at a time ... */
+  WR_MM_GEMM_REUSE = 1020 /* ... for so many rows or columns, a multiple of the tile's */
+};
+/* Floats of scratch of a thread: sums between parts; packed panels. */
+enum { WR_MM_GEMM_SUMS = WR_MM_GEMM_ROWS * WR_MM_GEMM_GROUPS * 16, WR_MM_GEMM_PANELS = WR_MM_GEMM_PACKED * WR_MM_GEMM_SUM * 16 };
+
 /* A quantised row of x, K a multiple of 32: a byte an element, and eight more for each 32. */
 static inline size_t wr_mm_xq_bytes(int64_t K) { return (size_t)K / 32 * 40; }
 /* All rows of quantised x, and where a thread's row of normal x may begin after them. */

@@ -1,0 +1,140 @@
+/* Products of many rows with FP32 weights in layout pack16, and their gradients: what training spends its time in. The loops are those of
+ * ops/gemm_i.h; this file cuts the products into units of work and parts that fit the caches.
+ *
+ *   matmul      class f32k   panels are the weights as they lie; a is x
+ *   matmul_dx   class f32n   panels are columns of w, turned in scratch, a part of n at a time; a is dy
+ *   matmul_dw   class f32m   panels are columns of dy, packed in scratch, a part of m at a time; a is x, its columns the rows of a tile,
+ *                            so that dw comes out in the layout of w. dbias: the lanes of the panels, m ascending.
+ *
+ * Every element of a gradient is one chain, which begins with what is there where the call adds to it.
+ */
+#include "core/core.h"
+#include "ops/arg_i.h"
+#include "ops/gemm_i.h"
+#include "ops/matmul/matmul.h"
+#include "ops/matmul/matmul_i.h"
+
+WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu));
+WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu));
+WR_ROW_FN(WR_KERNEL(matmul_dw_f32_gemm_cpu));
+
+static int64_t step_of(const wr_arg *a) { return a->stride_bytes / (int64_t)sizeof(float); }
+static int64_t parts_of(int64_t n, int64_t most) { return WR_MAX((n + most - 1) / most, (int64_t)1); }
+/* Where the i-th of `parts` parts of n begins, in multiples of `of`. */
+static int64_t cut(int64_t n, int64_t i, int64_t parts, int64_t of) {
+  return i == parts ? n : WR_MIN((n + of - 1) / of * i / parts * of, n);
+}
+
+WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu)) {
+  const wr_arg *x = &c->args[WR_MM_X], *wt = &c->args[WR_MM_W], *y = &c->args[WR_MM_Y];
+  const wr_arg *bias = &c->args[WR_MM_BIAS], *res = &c->args[WR_MM_RES];
+  const int64_t M = wr_live_rows(c, WR_MM_X), K = wr_inner(x), N = wt->ext[0], groups = (N + 15) / 16, stride = step_of(wt);
+  const int64_t ms = parts_of(M, WR_MM_GEMM_ROWS), ns = parts_of(groups, WR_MM_GEMM_GROUPS), ks = parts_of(K, WR_MM_GEMM_SUM);
+  float *const sums = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_SUMS;
+  int64_t begin, end;
+  while (wr_take(w, 0, ms * ns, 1, &begin, &end))
+    for (int64_t u = begin; u < end; u++) {
+      const int64_t m = cut(M, u % ms, ms, WR_GEMM_ROWS), rows = cut(M, u % ms + 1, ms, WR_GEMM_ROWS) - m;
+      const int64_t g0 = cut(groups, u / ms, ns, WR_GEMM_PANELS), g1 = cut(groups, u / ms + 1, ns, WR_GEMM_PANELS);
+      for (int64_t p = 0; p < ks; p++) {
+        const int64_t k = cut(K, p, ks, 16), width = (g1 - g0) * 16;
+        const bool last = p == ks - 1;
+        wr_gemm g = {.a = wr_arg_f32(x, m) + k,
+                     .a_row = step_of(x),
+                     .a_step = 1,
+                     .b = (const float *)wt->data + g0 * stride + 16 * k,
+                     .b_panel = stride,
+                     .n = cut(K, p + 1, ks, 16) - k,
+                     .from = p ? sums : NULL,
+                     .from_row = width,
+                     .from_panel = 16,
+                     .to = last ? wr_arg_f32(y, m) + 16 * g0 : sums,
+                     .to_row = last ? step_of(y) : width,
+                     .to_panel = 16,
+                     .lanes = (int)WR_MIN(N - 16 * (g1 - 1), (int64_t)16)};
+        if (last && bias->data) g.bias = (const float *)bias->data + 16 * g0;
+        if (last && res->data) g.res = wr_arg_f32(res, m) + 16 * g0, g.res_row = step_of(res);
+        wr_gemm_block(&g, rows, g1 - g0);
+      }
+    }
+}
+
+WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu)) {
+  const wr_arg *dy = &c->args[WR_MM_DX_DY], *wt = &c->args[WR_MM_DX_W], *dx = &c->args[WR_MM_DX_DX];
+  const int64_t M = wr_live_rows(c, WR_MM_DX_DY), K = wr_inner(dx), N = wt->ext[0], stride = step_of(wt);
+  const int64_t panels = (K + 15) / 16, groups = (N + 15) / 16;
+  const int64_t ms = parts_of(M, WR_MM_GEMM_REUSE), ks = parts_of(panels, WR_MM_GEMM_PACKED),
+                ns = parts_of(groups, WR_MM_GEMM_SUM / 16);
+  float *const packed = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_PANELS;
+  const bool add = c->acc >> WR_MM_DX_DX & 1;
+  int64_t begin, end;
+  while (wr_take(w, 0, ms * ks, 1, &begin, &end))
+    for (int64_t u = begin; u < end; u++) {
+      const int64_t m = cut(M, u % ms, ms, WR_GEMM_ROWS), rows = cut(M, u % ms + 1, ms, WR_GEMM_ROWS) - m;
+      const int64_t p0 = cut(panels, u / ms, ks, WR_GEMM_PANELS), p1 = cut(panels, u / ms + 1, ks, WR_GEMM_PANELS);
+      for (int64_t p = 0; p < ns; p++) {
+        const int64_t g0 = cut(groups, p, ns, 1), g1 = cut(groups, p + 1, ns, 1);
+        wr_gemm_pack_turned((const float *)wt->data + g0 * stride, stride, g1 - g0, 16 * p0, K, p1 - p0, packed);
+        float *to = wr_arg_f32(dx, m) + 16 * p0;
+        const wr_gemm g = {.a = wr_arg_f32(dy, m) + 16 * g0,
+                           .a_row = step_of(dy),
+                           .a_step = 1,
+                           .b = packed,
+                           .b_panel = (g1 - g0) * 256,
+                           .n = WR_MIN(N, 16 * g1) - 16 * g0,
+                           .from = p || add ? to : NULL,
+                           .from_row = step_of(dx),
+                           .from_panel = 16,
+                           .to = to,
+                           .to_row = step_of(dx),
+                           .to_panel = 16,
+                           .lanes = (int)WR_MIN(K - 16 * (p1 - 1), (int64_t)16)};
+        wr_gemm_block(&g, rows, p1 - p0);
+      }
+    }
+}
+
+/* dbias of the columns that are packed: to[n] (+)= sum of a panel's rows. */
+static void add_rows(const float *panels, int64_t rows, int64_t columns, bool add, float *to) {
+  for (int64_t n = 0; n < columns; n += 16, panels += rows * 16) {
+    const int lanes = (int)WR_MIN(columns - n, (int64_t)16);
+    v16 sum = add ? v16_load_n(to + n, lanes) : v16_zero();
+    for (int64_t m = 0; m < rows; m++) sum = v16_add(sum, v16_load(panels + 16 * m));
+    v16_store_n(to + n, sum, lanes);
+  }
+}
+
+WR_ROW_FN(WR_KERNEL(matmul_dw_f32_gemm_cpu)) {
+  const wr_arg *dy = &c->args[WR_MM_DW_DY], *x = &c->args[WR_MM_DW_X];
+  const wr_arg *dw = &c->args[WR_MM_DW_DW], *dbias = &c->args[WR_MM_DW_DBIAS];
+  const int64_t M = wr_live_rows(c, WR_MM_DW_X), N = wr_inner(dy), K = wr_inner(x), groups = (N + 15) / 16, stride = step_of(dw);
+  const int64_t ks = parts_of(K, WR_MM_GEMM_REUSE), ns = parts_of(groups, WR_MM_GEMM_PACKED), ms = parts_of(M, WR_MM_GEMM_SUM);
+  float *const packed = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_PANELS;
+  const bool add = c->acc >> WR_MM_DW_DW & 1, add_bias = c->acc >> WR_MM_DW_DBIAS & 1;
+  int64_t begin, end;
+  while (wr_take(w, 0, ks * ns, 1, &begin, &end))
+    for (int64_t u = begin; u < end; u++) {
+      const int64_t k = cut(K, u % ks, ks, WR_GEMM_ROWS), rows = cut(K, u % ks + 1, ks, WR_GEMM_ROWS) - k;
+      const int64_t g0 = cut(groups, u / ks, ns, WR_GEMM_PANELS), g1 = cut(groups, u / ks + 1, ns, WR_GEMM_PANELS);
+      for (int64_t p = 0; p < ms; p++) {
+        const int64_t m = cut(M, p, ms, 1), n = cut(M, p + 1, ms, 1) - m, columns = WR_MIN(N, 16 * g1) - 16 * g0;
+        float *to = (float *)dw->data + g0 * stride + 16 * k;
+        wr_gemm_pack_plain(wr_arg_f32(dy, m) + 16 * g0, step_of(dy), n, columns, packed);
+        if (u % ks == 0 && dbias->data) add_rows(packed, n, columns, p || add_bias, (float *)dbias->data + 16 * g0);
+        const wr_gemm g = {.a = wr_arg_f32(x, m) + k,
+                           .a_row = 1,
+                           .a_step = step_of(x),
+                           .b = packed,
+                           .b_panel = n * 16,
+                           .n = n,
+                           .from = p || add ? to : NULL,
+                           .from_row = 16,
+                           .from_panel = stride,
+                           .to = to,
+                           .to_row = 16,
+                           .to_panel = stride,
+                           .lanes = 16};
+        wr_gemm_block(&g, rows, g1 - g0);
+      }
+    }
+}
