@@ -17,14 +17,16 @@ static weir_status present(const char *arg, const wr_vtype *t) {
   return wr_fail(WEIR_EUSAGE, "argument %s is missing", arg);
 }
 
-weir_status wr_rule_float(const char *arg, const wr_vtype *t) {
+weir_status wr_rule_weights(const char *arg, const wr_vtype *t, wr_layout layout) {
   WR_TRY(present(arg, t));
-  if (t->layout != WR_PLAIN || t->dtype >= WR_DTYPE_COUNT || wr_dtypes[t->dtype].kind != WR_FLOAT)
-    return wr_fail(WEIR_EUSAGE, "%s is %s in layout %s, but it must be a plain float", arg,
+  if (t->layout != layout || t->dtype >= WR_DTYPE_COUNT || wr_dtypes[t->dtype].kind != WR_FLOAT)
+    return wr_fail(WEIR_EUSAGE, "%s is %s in layout %s, but it must be a float in layout %s", arg,
                    t->dtype < WR_DTYPE_COUNT ? wr_dtypes[t->dtype].name : "of an unknown type",
-                   wr_layout_name((wr_layout)t->layout));
+                   wr_layout_name((wr_layout)t->layout), wr_layout_name(layout));
   return WEIR_OK;
 }
+
+weir_status wr_rule_float(const char *arg, const wr_vtype *t) { return wr_rule_weights(arg, t, WR_PLAIN); }
 
 weir_status wr_rule_rank(const char *arg, const wr_vtype *t, int rank) {
   WR_TRY(present(arg, t));

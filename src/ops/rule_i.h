@@ -13,6 +13,8 @@ int64_t wr_rule_inner(const wr_vtype *t); /* elements of a row */
 int wr_rule_stat_dtype(const wr_vtype *t);
 
 weir_status wr_rule_float(const char *arg, const wr_vtype *t); /* present, plain, F32 F64 F16 BF16 */
+/* The same of a parameter and what belongs to it, in this layout. */
+weir_status wr_rule_weights(const char *arg, const wr_vtype *t, wr_layout layout);
 weir_status wr_rule_rank(const char *arg, const wr_vtype *t, int rank);
 weir_status wr_rule_ext(const char *arg, const wr_vtype *t, int dim, int64_t want, const char *of);
 /* Same rank, extents and live register. */

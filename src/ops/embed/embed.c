@@ -25,6 +25,7 @@ static weir_status embed_bwd_shape(const void *params, wr_vtype *t) {
   WR_TRY(wr_rule_float("dy", dy));
   WR_TRY(wr_rule_table("tokens", &t[EMBED_BWD_TOKENS], dy->ext[0], "the number of rows of dy"));
   t[EMBED_BWD_DTABLE] = wr_rule_type(wr_rule_stat_dtype(dy), WR_LIVE_ALL, p->rows, wr_rule_inner(dy), 0, 0);
+  t[EMBED_BWD_DTABLE].layout = (uint8_t)p->layout;
   return WEIR_OK;
 }
 
@@ -32,7 +33,9 @@ static weir_status embed_grad(wr_grad *g, const wr_instr *i) {
   const int table = i->args[EMBED_TABLE];
   if (!wr_grad_wanted(g, table)) return WEIR_OK;
   wr_program *p = wr_grad_program(g);
-  wr_grad_add(g, table, wr_embed_bwd(p, i->args[EMBED_TOKENS], wr_grad_of(g, i->args[EMBED_Y]), wr_type(p, table)->ext[0]));
+  wr_grad_add(g, table,
+              wr_embed_bwd(p, i->args[EMBED_TOKENS], wr_grad_of(g, i->args[EMBED_Y]), wr_type(p, table)->ext[0],
+                           (wr_layout)wr_type(p, table)->layout));
   return wr_program_status(p);
 }
 
@@ -57,9 +60,9 @@ int wr_embed(wr_program *p, int table, int tokens) {
   return wr_emit(p, &wr_op_embed, NULL, args) == WEIR_OK ? args[EMBED_Y] : WR_NONE;
 }
 
-int wr_embed_bwd(wr_program *p, int tokens, int dy, int64_t rows_of_table) {
+int wr_embed_bwd(wr_program *p, int tokens, int dy, int64_t rows_of_table, wr_layout layout) {
   int args[WR_MAX_ARGS] = {tokens, dy, WR_NEW};
-  const wr_embed_bwd_params params = {rows_of_table};
+  const wr_embed_bwd_params params = {rows_of_table, layout};
   return wr_emit(p, &wr_op_embed_bwd, &params, args) == WEIR_OK ? args[EMBED_BWD_DTABLE] : WR_NONE;
 }
 
@@ -82,7 +85,7 @@ static weir_status embed_bwd_case(wr_case *c, wr_program *p) {
   const wr_vtype dy = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), WR_LIVE_ROWS, rows, d, 0, 0);
   args[EMBED_BWD_TOKENS] = wr_case_input(c, p, WR_INPUT, "tokens", tokens, wr_fill_ints(-1, v));
   args[EMBED_BWD_DY] = wr_case_input(c, p, WR_INPUT, "dy", dy, wr_fill_normal(0, 1));
-  const wr_embed_bwd_params params = {v};
+  const wr_embed_bwd_params params = {v, (wr_layout)wr_case_layout(c, "layout", WR_PLAIN)};
   return wr_emit(p, c->op, &params, args);
 }
 

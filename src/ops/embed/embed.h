@@ -11,7 +11,7 @@
 
 #include "core/core.h"
 
-int wr_embed(wr_program *p, int table, int tokens);                          /* [R, D] */
-int wr_embed_bwd(wr_program *p, int tokens, int dy, int64_t rows_of_table);  /* [V, D] */
+int wr_embed(wr_program *p, int table, int tokens); /* [R, D] */
+int wr_embed_bwd(wr_program *p, int tokens, int dy, int64_t rows_of_table, wr_layout layout); /* [V, D], laid out like the table */
 
 #endif

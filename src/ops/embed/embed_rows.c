@@ -27,14 +27,17 @@ WR_ROW_FN(embed_bwd_f32_cpu) {
   const int64_t D = wr_inner(dy), rows = wr_live_rows(c, EMBED_BWD_TOKENS), V = dtable->ext[0];
   const bool add = c->acc >> EMBED_BWD_DTABLE & 1;
   int64_t begin, end;
+  /* between columns; rows that lie together */
+  const int64_t step = dtable->layout == WR_PLAIN ? 1 : WR_PACK_ROWS, groups = (V + step - 1) / step;
   while (wr_take(w, 0, D, 64, &begin, &end)) {
-    for (int64_t v = 0; !add && v < V; v++) memset(wr_arg_f32(dtable, v) + begin, 0, (size_t)(end - begin) * sizeof(float));
+    for (int64_t g = 0; !add && g < groups; g++)
+      memset(wr_arg_f32(dtable, g) + begin * step, 0, (size_t)((end - begin) * step) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
       const int64_t token = wr_arg_i32(tokens, r);
       if (token < 0 || token >= V) continue;
-      float *to = wr_arg_f32(dtable, token);
+      float *to = wr_arg_f32(dtable, token / step) + token % step;
       const float *from = wr_arg_f32(dy, r);
-      for (int64_t k = begin; k < end; k++) to[k] += from[k];
+      for (int64_t k = begin; k < end; k++) to[k * step] += from[k];
     }
   }
 }

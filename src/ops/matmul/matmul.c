@@ -118,7 +118,8 @@ static weir_status dw_shape(const void *params, wr_vtype *t) {
   WR_TRY(wr_rule_ext("dy", dy, 0, x->ext[0], "that of x"));
   t[WR_MM_DW_DW] = wr_rule_type(wr_rule_stat_dtype(x), WR_LIVE_ALL, wr_rule_inner(dy), wr_rule_inner(x), 0, 0);
   if (!wr_layout_ok(layout, (wr_dtype)t[WR_MM_DW_DW].dtype, wr_rule_inner(x)))
-    return wr_fail(WEIR_EUSAGE, "dw is %s, which has no layout %s", wr_dtypes[t[WR_MM_DW_DW].dtype].name, wr_layout_name(layout));
+    return wr_fail(WEIR_EUSAGE, "dw is %s, which has no layout %s", wr_dtypes[t[WR_MM_DW_DW].dtype].name,
+                   wr_layout_name(layout));
   t[WR_MM_DW_DW].layout = (uint8_t)layout;
   t[WR_MM_DW_DBIAS] = wr_rule_type(wr_rule_stat_dtype(x), WR_LIVE_ALL, wr_rule_inner(dy), 0, 0, 0);
   return WEIR_OK;

@@ -107,7 +107,8 @@ static void add_rows(const float *panels, int64_t rows, int64_t columns, bool ad
 WR_ROW_FN(WR_KERNEL(matmul_dw_f32_gemm_cpu)) {
   const wr_arg *dy = &c->args[WR_MM_DW_DY], *x = &c->args[WR_MM_DW_X];
   const wr_arg *dw = &c->args[WR_MM_DW_DW], *dbias = &c->args[WR_MM_DW_DBIAS];
-  const int64_t M = wr_live_rows(c, WR_MM_DW_X), N = wr_inner(dy), K = wr_inner(x), groups = (N + 15) / 16, stride = step_of(dw);
+  const int64_t M = wr_live_rows(c, WR_MM_DW_X), N = wr_inner(dy), K = wr_inner(x), groups = (N + 15) / 16,
+                stride = step_of(dw);
   const int64_t ks = parts_of(K, WR_MM_GEMM_REUSE), ns = parts_of(groups, WR_MM_GEMM_PACKED), ms = parts_of(M, WR_MM_GEMM_SUM);
   float *const packed = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_PANELS;
   const bool add = c->acc >> WR_MM_DW_DW & 1, add_bias = c->acc >> WR_MM_DW_DBIAS & 1;

@@ -18,9 +18,10 @@ static weir_status adamw_shape(const void *params, wr_vtype *t) {
     int arg;
     const char *name;
   } others[] = {{ADAMW_GRAD, "grad"}, {ADAMW_M, "m"}, {ADAMW_V, "v"}};
-  WR_TRY(wr_rule_float("param", &t[ADAMW_PARAM]));
+  const wr_layout layout = (wr_layout)t[ADAMW_PARAM].layout;
+  WR_TRY(wr_rule_weights("param", &t[ADAMW_PARAM], layout));
   for (size_t i = 0; i < WR_ARRAY_LEN(others); i++) {
-    WR_TRY(wr_rule_float(others[i].name, &t[others[i].arg]));
+    WR_TRY(wr_rule_weights(others[i].name, &t[others[i].arg], layout));
     WR_TRY(wr_rule_like(others[i].name, &t[others[i].arg], "param", &t[ADAMW_PARAM]));
   }
   return WEIR_OK;
@@ -41,10 +42,10 @@ void wr_adamw(wr_program *p, int param, int grad, int m, int v, const wr_adamw_p
   (void)wr_emit(p, &wr_op_adamw, params, args); /* a failure is kept in the program */
 }
 
-/* rows d [dtype] [decay]; v is never negative */
+/* rows d [dtype] [layout] [decay]; v is never negative */
 static weir_status adamw_case(wr_case *c, wr_program *p) {
-  const wr_vtype t =
-      wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
+  wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
+  t.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
   const wr_adamw_params params = {0.9, 0.95, 1e-8, wr_case_float(c, "decay", 0.1)};
   const int param = wr_case_input(c, p, WR_PARAM, "param", t, wr_fill_normal(0, 1));
   const int grad = wr_case_input(c, p, WR_INPUT, "grad", t, wr_fill_normal(0, 1));

@@ -5,7 +5,7 @@
  *   param -= lr * weight_decay * param
  *   m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g²
  *   param -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps)
- *   Nothing changes when found_inf is not 0.
+ *   Nothing changes when found_inf is not 0. All four have one layout, any.
  *
  * Reference: Loshchilov and Hutter 2019, Decoupled Weight Decay Regularization, as torch.optim.AdamW computes it. */
 #ifndef WR_OPS_OPTIM_H

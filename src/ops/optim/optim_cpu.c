@@ -1,5 +1,5 @@
 /* AdamW on the CPU, FP32, compiled once for each instruction set; the same bits from each. Every element stands alone, so
- * values whose rows are contiguous are taken as one row. The corrections for the step's number are computed once, in double. */
+ * values whose rows are contiguous, and packed ones with their padding, are taken as one row. The corrections for the step's number are computed once, in double. */
 #include <math.h>
 
 #include "ops/arg_i.h"
@@ -26,6 +26,8 @@ WR_ROW_FN(WR_KERNEL(adamw_f32_cpu)) {
   if (c->regs->found_inf) return;
   for (int i = ADAMW_PARAM; i <= ADAMW_V; i++) flat &= c->args[i].stride_bytes == inner * (int64_t)sizeof(float);
   if (flat) inner *= rows, rows = 1;
+  if (param->layout != WR_PLAIN)
+    inner = (int64_t)(wr_layout_bytes((wr_layout)param->layout, WR_F32, rows, inner) / sizeof(float)), rows = 1;
   const int64_t pieces = (inner + PIECE - 1) / PIECE;
   while (wr_take(w, 0, rows * pieces, wr_rows_grain(WR_MIN(inner, (int64_t)PIECE)), &begin, &end))
     for (int64_t u = begin; u < end; u++) {
