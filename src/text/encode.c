@@ -1,5 +1,9 @@
 /* encode.c: text to ids.
  *
+ * What an encoder remembers: the ids of words of up to 23 bytes that became at most nine tokens, in a table of fixed size where a new
+ * word takes the place of an older one. Text repeats its words, so most of it is a look-up. Only ids that do not depend on the
+ * flags are remembered, and between special tokens a word's ids depend on nothing else.
+ *
  * Owns the order of things: special tokens are cut out first (leftmost, then longest); what lies between is split into words
  * (BPE) or has its blanks marked (SPM); within a word neighbours are merged, best pair first, leftmost among equals. SPM knows
  * no words, but where no token continues over the beginning of a blank, cutting there changes nothing and saves time.
@@ -14,8 +18,9 @@
  */
 #include "text/text_i.h"
 
-#define END UINT32_MAX /* of the list; and the key of a pair that does not merge */
-#define SHORT_WORD 24  /* symbols; walking beats the heap below that, and most words have three to eight */
+#define END UINT32_MAX          /* of the list; and the key of a pair that does not merge */
+#define WORTH_KNOWING (1 << 15) /* bytes of one text from which on remembering its words pays */
+#define SHORT_WORD 24           /* symbols; walking beats the heap below that, and most words have three to eight */
 
 typedef struct symbol {
   uint32_t prev, next;
@@ -25,12 +30,22 @@ typedef struct symbol {
   uint32_t at;    /* SPM: first byte in the marked text */
 } symbol;
 
-typedef struct encoder {
+/* A word of 1 to 23 bytes and its ids: one cache line. Free: all zero, which is no word's key because the last byte is the length. */
+typedef struct known_word {
+  uint64_t key[3];
+  int32_t n_ids, ids[9];
+} known_word;
+enum { KNOWN_WORDS = 1 << 15, KNOWN_BYTES = 23 };
+
+struct wr_encoder {
   const wr_tokenizer *t;
+  known_word *known; /* [KNOWN_WORDS], at a cache line's beginning; NULL: nothing is remembered */
+  void *known_memory;
   unsigned flags;
   wr_ids *out;
   wr_splitter splitter;
-  const char *text;     /* all of it, for offsets in sentences */
+  const char *text; /* all of it, for offsets in sentences */
+  const char *text_end;
   const char *fragment; /* SPM: the part of it that `marked` was made from */
   symbol *sym;
   size_t sym_cap;
@@ -38,8 +53,10 @@ typedef struct encoder {
   size_t heap_cap;
   char *marked; /* SPM: the fragment with its blanks marked */
   size_t n_marked, marked_cap;
-  size_t end; /* SPM: of the segment that is being merged */
-} encoder;
+  size_t end;    /* SPM: of the segment that is being merged */
+  bool prefixed; /* SPM: `marked` begins with a blank that the text does not have */
+  bool by_bytes; /* what is being encoded has bytes without a token of their own, so its ids depend on the flags */
+};
 
 /* -------------------------------------------------------------------------------------------------------------------- ids */
 
@@ -55,8 +72,9 @@ void wr_ids_free(wr_ids *ids) {
   *ids = (wr_ids){0};
 }
 
-static weir_status no_token(encoder *e, uint8_t byte, size_t offset) {
+static weir_status no_token(wr_encoder *e, uint8_t byte, size_t offset) {
   int32_t unk = e->t->special.unk;
+  e->by_bytes = true;
   if (!(e->flags & WR_TEXT_LOSSY))
     return wr_fail(WEIR_EUNSUPPORTED, "text: byte %zu is 0x%02X, for which this vocabulary has no token", offset, byte);
   return e->t->kind == WR_TEXT_SPM && unk != WR_NO_TOKEN ? wr_ids_put(e->out, unk) : WEIR_OK;
@@ -64,7 +82,7 @@ static weir_status no_token(encoder *e, uint8_t byte, size_t offset) {
 
 /* ---------------------------------------------------------------------------------------------------------------- merging */
 
-static void look_at_pair(const encoder *e, uint32_t i) {
+static void look_at_pair(const wr_encoder *e, uint32_t i) {
   const wr_tokenizer *t = e->t;
   symbol *s = &e->sym[i];
   s->key = END;
@@ -81,7 +99,7 @@ static void look_at_pair(const encoder *e, uint32_t i) {
 }
 
 /* Symbol i swallows the next one. */
-static void merge_at(const encoder *e, uint32_t i) {
+static void merge_at(const wr_encoder *e, uint32_t i) {
   symbol *s = &e->sym[i], *right = &e->sym[s->next];
   s->id = s->merged;
   s->next = right->next;
@@ -91,7 +109,7 @@ static void merge_at(const encoder *e, uint32_t i) {
   if (s->prev != END) look_at_pair(e, s->prev);
 }
 
-static void merge_walking(const encoder *e) {
+static void merge_walking(const wr_encoder *e) {
   for (;;) {
     uint32_t best = END, at = END;
     for (uint32_t i = 0; i != END; i = e->sym[i].next)
@@ -111,7 +129,7 @@ static void sift_down(uint64_t *heap, size_t n, size_t i) {
   heap[i] = v;
 }
 
-static void push(const encoder *e, size_t *n, uint32_t i) {
+static void push(const wr_encoder *e, size_t *n, uint32_t i) {
   if (e->sym[i].key == END) return;
   uint64_t v = (uint64_t)e->sym[i].key << 32 | i;
   size_t at = (*n)++;
@@ -120,7 +138,7 @@ static void push(const encoder *e, size_t *n, uint32_t i) {
 }
 
 /* Room: n - 1 entries at first; each of at most n - 1 merges takes one out and puts at most two in. */
-static weir_status merge_by_heap(encoder *e, size_t n_sym) {
+static weir_status merge_by_heap(wr_encoder *e, size_t n_sym) {
   if (!wr_grow((void **)&e->heap, &e->heap_cap, 2 * n_sym, sizeof *e->heap))
     return wr_fail_nomem(2 * n_sym * sizeof *e->heap, "encoding a long word");
   size_t n = 0;
@@ -139,13 +157,13 @@ static weir_status merge_by_heap(encoder *e, size_t n_sym) {
   return WEIR_OK;
 }
 
-static weir_status need_symbols(encoder *e, size_t n) {
+static weir_status need_symbols(wr_encoder *e, size_t n) {
   if (wr_grow((void **)&e->sym, &e->sym_cap, n, sizeof *e->sym)) return WEIR_OK;
   return wr_fail_nomem(n * sizeof *e->sym, "encoding a long word");
 }
 
 /* Links the first n symbols, whose ids (and places) are set, and merges them. */
-static weir_status merge(encoder *e, size_t n) {
+static weir_status merge(wr_encoder *e, size_t n) {
   for (uint32_t i = 0; i < n; i++) {
     e->sym[i].prev = i ? i - 1 : END;
     e->sym[i].next = i + 1 < n ? i + 1 : END;
@@ -166,8 +184,7 @@ static int32_t whole_word(const wr_tokenizer *t, const char *word, size_t n) {
   return wr_name_find(t, spelled, len);
 }
 
-static weir_status encode_word(void *user, const char *word, size_t n) {
-  encoder *e = user;
+static weir_status encode_new_word(wr_encoder *e, const char *word, size_t n) {
   const wr_tokenizer *t = e->t;
   if (t->pretok.row->ignore_merges) {
     int32_t id = whole_word(t, word, n);
@@ -186,18 +203,76 @@ static weir_status encode_word(void *user, const char *word, size_t n) {
   return WEIR_OK;
 }
 
+/* first_bytes[n]: a mask of the first n of 24 bytes. */
+#define ALL(n) ((n) >= 8 ? ~(uint64_t)0 : ~(~(uint64_t)0 << 8 * ((n)&7)))
+#define ROW(n) \
+  { ALL(n), (n) > 8 ? ALL((n)-8) : 0, (n) > 16 ? ALL((n)-16) : 0 }
+#define ROWS8(n) ROW(n), ROW((n) + 1), ROW((n) + 2), ROW((n) + 3), ROW((n) + 4), ROW((n) + 5), ROW((n) + 6), ROW((n) + 7)
+static const uint64_t first_bytes[KNOWN_BYTES + 1][3] = {ROWS8(0), ROWS8(8), ROWS8(16)};
+
+/* The key of a word, and where it is remembered: in one of two slots, the newer word first. */
+static inline known_word *find_known(const wr_encoder *e, const char *word, size_t n, const char *text_end, uint64_t key[3]) {
+  if (text_end - word >= 24) {
+    memcpy(key, word, 24);
+    for (size_t i = 0; i < 3; i++) key[i] &= first_bytes[n][i];
+  } else {
+    key[0] = key[1] = key[2] = 0;
+    memcpy(key, word, n);
+  }
+  key[2] |= (uint64_t)n << 56;
+  uint64_t h = (key[0] ^ key[1] * 0x9e3779b97f4a7c15u ^ (key[2] << 32 | key[2] >> 32)) * 0xd6e8feb86659fd93u;
+  return &e->known[(h ^ h >> 32) & (KNOWN_WORDS - 2)];
+}
+
+static inline bool is_known(const known_word *k, const uint64_t key[3]) {
+  return k->key[0] == key[0] && k->key[1] == key[1] && k->key[2] == key[2];
+}
+
+/* Puts the ids of a word, remembered or found by `encode_new`. */
+typedef weir_status encode_new_fn(wr_encoder *e, const char *word, size_t n);
+static inline weir_status encode_known(wr_encoder *e, const char *word, size_t n, const char *text_end,
+                                       encode_new_fn *encode_new) {
+  if (n > KNOWN_BYTES || !e->known) return encode_new(e, word, n);
+  uint64_t key[3];
+  known_word *slot = find_known(e, word, n, text_end, key);
+  const known_word *hit = is_known(slot, key) ? slot : is_known(slot + 1, key) ? slot + 1 : NULL;
+  wr_ids *out = e->out;
+  if (hit) {
+    size_t room = WR_ARRAY_LEN(hit->ids);
+    if (out->len + room > out->cap && !wr_grow((void **)&out->ptr, &out->cap, out->len + room, sizeof *out->ptr))
+      return wr_fail_nomem((out->len + room) * sizeof *out->ptr, "token ids");
+    memcpy(out->ptr + out->len, hit->ids, sizeof hit->ids);
+    out->len += (size_t)hit->n_ids;
+    return WEIR_OK;
+  }
+  size_t before = out->len;
+  e->by_bytes = false;
+  WR_TRY(encode_new(e, word, n));
+  size_t count = out->len - before;
+  if (e->by_bytes || count > WR_ARRAY_LEN(slot->ids)) return WEIR_OK;
+  slot[1] = slot[0];
+  *slot = (known_word){.key = {key[0], key[1], key[2]}, .n_ids = (int32_t)count};
+  memcpy(slot->ids, out->ptr + before, count * sizeof *slot->ids);
+  return WEIR_OK;
+}
+
+static weir_status encode_word(void *user, const char *word, size_t n) {
+  wr_encoder *e = user;
+  return encode_known(e, word, n, e->text_end, encode_new_word);
+}
+
 /* -------------------------------------------------------------------------------------------------------------------- SPM */
 
 static bool is_mark(const char *p) { return memcmp(p, WR_SPACE_MARK, 3) == 0; }
 
 /* Where byte `at` of the marked text was in the text; only for sentences. */
-static size_t unmarked_offset(const encoder *e, size_t at, bool prefixed) {
-  size_t i = 0, m = prefixed ? 3 : 0;
+static size_t unmarked_offset(const wr_encoder *e, size_t at) {
+  size_t i = 0, m = e->prefixed ? 3 : 0;
   for (; m < at; i++) m += e->fragment[i] == ' ' ? 3 : 1;
   return (size_t)(e->fragment - e->text) + i;
 }
 
-static weir_status put_bytes(encoder *e, size_t from, size_t to, bool prefixed) {
+static weir_status put_bytes(wr_encoder *e, size_t from, size_t to) {
   if (to - from == 3 && is_mark(e->marked + from) && e->t->byte_id[' '] != WR_NO_TOKEN)
     return wr_ids_put(e->out, e->t->byte_id[' ']);
   for (size_t i = from; i < to; i++) {
@@ -205,7 +280,7 @@ static weir_status put_bytes(encoder *e, size_t from, size_t to, bool prefixed) 
     if (e->t->byte_id[b] != WR_NO_TOKEN)
       WR_TRY(wr_ids_put(e->out, e->t->byte_id[b]));
     else
-      WR_TRY(no_token(e, b, unmarked_offset(e, i, prefixed)));
+      WR_TRY(no_token(e, b, unmarked_offset(e, i)));
   }
   return WEIR_OK;
 }
@@ -217,7 +292,7 @@ static size_t char_length(const char *p, size_t n) { /* of the valid UTF-8 chara
 }
 
 /* A blank becomes U+2581, as the vocabulary spells it. */
-static weir_status mark_blanks(encoder *e, const char *text, size_t n, bool prefix) {
+static weir_status mark_blanks(wr_encoder *e, const char *text, size_t n, bool prefix) {
   size_t blanks = prefix, at = 0;
   for (size_t i = 0; i < n; i++) blanks += text[i] == ' ';
   size_t need = n + 2 * blanks + prefix;
@@ -229,13 +304,13 @@ static weir_status mark_blanks(encoder *e, const char *text, size_t n, bool pref
     else
       memcpy(e->marked + at, WR_SPACE_MARK, 3), at += 3;
   }
-  e->n_marked = at, e->fragment = text;
+  e->n_marked = at, e->fragment = text, e->prefixed = prefix;
   return WEIR_OK;
 }
 
-/* The bytes from `from` to `to` of the marked text, which no token can join to what lies before or after. */
-static weir_status encode_segment(encoder *e, size_t from, size_t to, bool prefixed) {
-  size_t n = 0;
+/* A segment of the marked text, which no token can join to what lies before or after. */
+static weir_status encode_new_segment(wr_encoder *e, const char *segment, size_t length) {
+  size_t n = 0, from = (size_t)(segment - e->marked), to = from + length;
   for (size_t at = from, len; at < to; at += len, n++) {
     len = char_length(e->marked + at, to - at);
     WR_TRY(need_symbols(e, n + 1));
@@ -249,26 +324,30 @@ static weir_status encode_segment(encoder *e, size_t from, size_t to, bool prefi
     if (s->id != WR_NO_TOKEN)
       WR_TRY(wr_ids_put(e->out, s->id));
     else
-      WR_TRY(put_bytes(e, s->at, s->next == END ? to : e->sym[s->next].at, prefixed));
+      WR_TRY(put_bytes(e, s->at, s->next == END ? to : e->sym[s->next].at));
   }
   return WEIR_OK;
 }
 
-static weir_status encode_spm(encoder *e, const char *text, size_t n, bool prefix) {
+static weir_status encode_segment(wr_encoder *e, size_t from, size_t to) {
+  return encode_known(e, e->marked + from, to - from, e->marked + e->n_marked, encode_new_segment);
+}
+
+static weir_status encode_spm(wr_encoder *e, const char *text, size_t n, bool prefix) {
   WR_TRY(mark_blanks(e, text, n, prefix));
   size_t from = 0, end = e->n_marked;
   if (e->t->words_end_at_blanks)
     for (size_t at = 3; at + 3 <= end; at++) {
       if (!is_mark(e->marked + at) || is_mark(e->marked + at - 3)) continue;
-      WR_TRY(encode_segment(e, from, at, prefix));
+      WR_TRY(encode_segment(e, from, at));
       from = at;
     }
-  return from < end ? encode_segment(e, from, end, prefix) : WEIR_OK;
+  return from < end ? encode_segment(e, from, end) : WEIR_OK;
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- all */
 
-static weir_status encode_all(encoder *e, size_t n) {
+static weir_status encode_all(wr_encoder *e, size_t n) {
   const wr_tokenizer *t = e->t;
   const wr_special_ids *s = &t->special;
   bool fresh = !(e->flags & WR_TEXT_CONTINUES); /* text that comes now gets the space prefix */
@@ -295,17 +374,53 @@ static weir_status encode_all(encoder *e, size_t n) {
   return (e->flags & WR_TEXT_ADD_SPECIAL) && s->add_eos ? wr_ids_put(e->out, s->eos) : WEIR_OK;
 }
 
-weir_status wr_encode(const wr_tokenizer *t, const char *text, size_t n, unsigned flags, wr_ids *out) {
+static bool remember(wr_encoder *e) {
+  e->known_memory = wr_calloc(KNOWN_WORDS + 1, sizeof *e->known);
+  uintptr_t line = ((uintptr_t)e->known_memory + WR_CACHE_LINE - 1) & ~(uintptr_t)(WR_CACHE_LINE - 1);
+  e->known = e->known_memory ? (known_word *)line : NULL;
+  return e->known;
+}
+
+static void release(wr_encoder *e) {
+  wr_splitter_close(&e->splitter);
+  wr_free(e->known_memory);
+  wr_free(e->sym);
+  wr_free(e->heap);
+  wr_free(e->marked);
+}
+
+weir_status wr_encoder_put(wr_encoder *e, const char *text, size_t n, unsigned flags, wr_ids *out) {
   if (n > WR_TEXT_MAX_BYTES)
     return wr_fail(WEIR_EUSAGE, "text of %zu bytes; at most %zu are encoded at once", n, WR_TEXT_MAX_BYTES);
-  encoder e = {.t = t, .flags = flags, .out = out, .text = text};
   size_t before = out->len;
-  weir_status st = t->kind == WR_TEXT_BPE ? wr_splitter_open(&t->pretok, &e.splitter) : WEIR_OK;
-  if (st == WEIR_OK) st = encode_all(&e, n);
+  e->flags = flags, e->out = out, e->text = text, e->text_end = text + n;
+  weir_status st = encode_all(e, n);
   if (st != WEIR_OK) out->len = before;
-  wr_splitter_close(&e.splitter);
-  wr_free(e.sym);
-  wr_free(e.heap);
-  wr_free(e.marked);
   return st;
+}
+
+weir_status wr_encode(const wr_tokenizer *t, const char *text, size_t n, unsigned flags, wr_ids *out) {
+  wr_encoder e = {.t = t};
+  weir_status st = t->kind == WR_TEXT_BPE ? wr_splitter_open(&t->pretok, &e.splitter) : WEIR_OK;
+  if (n >= WORTH_KNOWING) remember(&e); /* or not: slower, no more */
+  if (st == WEIR_OK) st = wr_encoder_put(&e, text, n, flags, out);
+  release(&e);
+  return st;
+}
+
+weir_status wr_encoder_open(const wr_tokenizer *t, wr_encoder **out) {
+  wr_encoder *e = wr_calloc(1, sizeof *e);
+  if (!e) return wr_fail_nomem(sizeof *e, "an encoder");
+  e->t = t;
+  weir_status st = remember(e) ? WEIR_OK : wr_fail_nomem(KNOWN_WORDS * sizeof *e->known, "an encoder");
+  if (st == WEIR_OK && t->kind == WR_TEXT_BPE) st = wr_splitter_open(&t->pretok, &e->splitter);
+  if (st != WEIR_OK) return wr_encoder_close(e), st;
+  *out = e;
+  return WEIR_OK;
+}
+
+void wr_encoder_close(wr_encoder *e) {
+  if (!e) return;
+  release(e);
+  wr_free(e);
 }

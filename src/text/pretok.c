@@ -3,6 +3,8 @@
  * Owns the table of pre-tokenizers (pretok.def) and their compiled patterns. Refuses nothing of text: invalid UTF-8, which
  * PCRE2 must not see, is cut out first, each stretch of it a word of its own.
  *
+ * ASCII text is cut by words.c; PCRE2 gets what is left, from a word's beginning to a place where a word surely begins.
+ *
  * Time: the patterns of the table advance with every match and backtrack at most over the blanks that the next match consumes,
  * so a text takes linear time; PCRE2's match limit, set to a multiple of the text, would turn a row that breaks this into an
  * error and not into a hang. PCRE2's memory comes from wr_malloc. Where the system refuses executable memory, its interpreter
@@ -11,7 +13,8 @@
 #include "text/text_i.h"
 
 static const wr_pretok_row rows[] = {
-#define X(name, aliases, ignore_merges, add_bos, s0, s1, s2, s3) {name, aliases, ignore_merges, add_bos, {s0, s1, s2, s3}},
+#define X(name, aliases, ignore_merges, add_bos, ascii, s0, s1, s2, s3) \
+  {name, aliases, ignore_merges, add_bos, ascii, {s0, s1, s2, s3}},
 #include "text/pretok.def"
 #undef X
 };
@@ -116,7 +119,7 @@ static weir_status split_stage(const wr_splitter *s, int stage, const char *text
   return WEIR_OK;
 }
 
-weir_status wr_split(const wr_splitter *s, const char *text, size_t n, wr_word_fn fn, void *user) {
+weir_status wr_split_pcre(const wr_splitter *s, const char *text, size_t n, wr_word_fn fn, void *user) {
   pcre2_set_match_limit(s->limits, (uint32_t)WR_MIN(n * 4 + 1000, UINT32_MAX));
   while (n) {
     size_t valid = wr_utf8_valid(text, n), bad = valid;
@@ -124,6 +127,22 @@ weir_status wr_split(const wr_splitter *s, const char *text, size_t n, wr_word_f
     while (bad < n && wr_utf8_valid(text + bad, WR_MIN(n - bad, 4)) == 0) bad++;
     if (bad > valid) WR_TRY(fn(user, text + valid, bad - valid));
     text += bad, n -= bad;
+  }
+  return WEIR_OK;
+}
+
+weir_status wr_split(const wr_splitter *s, const char *text, size_t n, wr_word_fn fn, void *user) {
+  wr_word_rule *ascii = s->pretok->row->ascii;
+  if (!ascii) return wr_split_pcre(s, text, n, fn, user);
+  while (n) {
+    size_t len = ascii((const uint8_t *)text, n);
+    if (len) {
+      WR_TRY(fn(user, text, len));
+    } else {
+      len = wr_word_break((const uint8_t *)text, n);
+      WR_TRY(wr_split_pcre(s, text, len, fn, user));
+    }
+    text += len, n -= len;
   }
   return WEIR_OK;
 }

@@ -98,6 +98,13 @@ void wr_ids_free(wr_ids *ids);
 
 /* Both append. Text up to 1 GiB a call; EUNSUPPORTED for a byte that has no token; EUSAGE for an id outside the vocabulary. */
 weir_status wr_encode(const wr_tokenizer *t, const char *text, size_t n, unsigned flags, wr_ids *out);
+/* wr_encode for much text in many calls: it keeps its buffers and remembers the ids of short words (a table of 2 MB). The ids are
+ * the same. For one thread at a time; `t` must outlive it. */
+typedef struct wr_encoder wr_encoder;
+weir_status wr_encoder_open(const wr_tokenizer *t, wr_encoder **out);
+weir_status wr_encoder_put(wr_encoder *e, const char *text, size_t n, unsigned flags, wr_ids *out);
+void wr_encoder_close(wr_encoder *e); /* NULL allowed */
+
 weir_status wr_decode(const wr_tokenizer *t, const int32_t *ids, size_t n, unsigned flags, wr_str *out);
 
 /* ---- stream: ids come one at a time, whole characters go out. What put and flush append, together, is what wr_decode gives

@@ -14,10 +14,16 @@
 #define WR_TEXT_MAX_PROBES 1024u             /* of a hash table */
 #define WR_PRETOK_STAGES 4
 
+/* ---- words.c. The length of the first word of p[0, n), n > 0, where p is where a word begins; 0: ASCII alone does not say. */
+typedef size_t wr_word_rule(const uint8_t *p, size_t n);
+wr_word_rule wr_word_gpt2, wr_word_smollm, wr_word_llama3, wr_word_qwen2;
+size_t wr_word_break(const uint8_t *p, size_t n); /* where, after the first byte, a word surely begins; n: nowhere */
+
 /* ---- pretok.c */
 typedef struct wr_pretok_row {
   const char *name, *aliases;
   bool ignore_merges, add_bos;
+  wr_word_rule *ascii;
   const char *stage[WR_PRETOK_STAGES];
 } wr_pretok_row;
 
@@ -46,6 +52,7 @@ weir_status wr_splitter_open(const wr_pretok *p, wr_splitter *out);
 void wr_splitter_close(wr_splitter *s);
 /* Calls fn for each word in order; together the words are the text. Stops at the first failure and returns it. */
 weir_status wr_split(const wr_splitter *s, const char *text, size_t n, wr_word_fn fn, void *user);
+weir_status wr_split_pcre(const wr_splitter *s, const char *text, size_t n, wr_word_fn fn, void *user); /* the same, by the patterns alone */
 
 /* ---- tokenizer.c */
 typedef enum wr_text_kind { WR_TEXT_BPE, WR_TEXT_SPM } wr_text_kind;

@@ -96,11 +96,17 @@ static bool has_mark(const char *text, size_t n) { /* U+2581: a SentencePiece vo
   return memmem(text, n, "\xe2\x96\x81", 3) != NULL;
 }
 
-static void try_text(const wr_tokenizer *t, const char *text, size_t n, unsigned flags, bool spm) {
+static void try_text(const wr_tokenizer *t, wr_encoder *e, const char *text, size_t n, unsigned flags, bool spm) {
   wr_ids ids = {0};
   wr_str whole = {0}, stream = {0};
   weir_status st = wr_encode(t, text, n, flags, &ids);
   must(st == WEIR_OK || (st == WEIR_EUNSUPPORTED && !(flags & WR_TEXT_LOSSY) && ids.len == 0 && *weir_last_error()));
+  for (int pass = 0; pass < 2; pass++) { /* the second time an encoder knows the words */
+    wr_ids again = {0};
+    must(wr_encoder_put(e, text, n, flags, &again) == st && again.len == ids.len);
+    must(!ids.len || memcmp(again.ptr, ids.ptr, ids.len * sizeof *ids.ptr) == 0);
+    wr_ids_free(&again);
+  }
   if (st == WEIR_OK) {
     for (size_t i = 0; i < ids.len; i++) {
       must(ids.ptr[i] >= 0 && (size_t)ids.ptr[i] < wr_tokenizer_size(t));
@@ -148,15 +154,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (t) {
     const char *text = (const char *)in.p;
     size_t n = (size_t)(in.end - in.p);
-    try_text(t, text, n, 0, spm);
-    try_text(t, text, n, flags, spm);
-    try_text(t, text, n, WR_TEXT_PARSE_SPECIAL | WR_TEXT_KEEP_SPECIAL, spm);
-    for (size_t i = given; i < s.n_tokens && i < given + 8; i++) try_text(t, tokens[i].ptr, tokens[i].len, flags, spm);
+    wr_encoder *e = NULL;
+    must(wr_encoder_open(t, &e) == WEIR_OK);
+    try_text(t, e, text, n, 0, spm);
+    try_text(t, e, text, n, flags, spm);
+    try_text(t, e, text, n, WR_TEXT_PARSE_SPECIAL | WR_TEXT_KEEP_SPECIAL, spm);
+    for (size_t i = given; i < s.n_tokens && i < given + 8; i++) try_text(t, e, tokens[i].ptr, tokens[i].len, flags, spm);
     wr_chat_message m = {"user", text, 4, n};
     wr_ids ids = {0};
     st = wr_chat_chatml(t, &m, 1, flags & 1, flags, &ids);
     must(st == WEIR_OK || st == WEIR_EUNSUPPORTED);
     wr_ids_free(&ids);
+    wr_encoder_close(e);
   }
   wr_tokenizer_close(t);
   for (size_t i = 0; i < s.n_merges; i++) /* those of kind 5: their text is not inside the input */
