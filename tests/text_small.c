@@ -336,6 +336,13 @@ static void bytes_without_a_token(void) {
   CHECK_HAS(weir_last_error(), "byte 3 is 0x04");
   CHECK_EQ_INT(ids.len, 1);
   CHECK_IDS(t, "a\x04z", WR_TEXT_LOSSY, 'a', 'z');
+  wr_encoder *e = NULL; /* what it remembers does not depend on the flags */
+  REQUIRE(wr_encoder_open(t, &e) == WEIR_OK);
+  CHECK_EQ_INT(wr_encoder_put(e, "!\x04", 2, WR_TEXT_LOSSY, &ids), WEIR_OK);
+  CHECK_EQ_INT(wr_encoder_put(e, "!\x04", 2, 0, &ids), WEIR_EUNSUPPORTED);
+  CHECK_EQ_INT(ids.len, 2);
+  ids.len = 1;
+  wr_encoder_close(e);
   wr_tokenizer_close(t);
   begin_spm(&m);
   m.types[3 + 0xac] = WR_TOKEN_NORMAL; /* "<0xAC>" is then a spelling like any other */
