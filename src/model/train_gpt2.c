@@ -17,10 +17,44 @@ static weir_status check(const wr_spec *s) {
   return WEIR_OK;
 }
 
+/* x w^T + bias (+ residual). The bias follows its matrix in the order of parameters. */
+static int linear(wr_train_builder *b, int x, int matrix, const char *bias, int64_t n, int residual) {
+  return wr_matmul(b->p, x, matrix, wr_train_bias(b, bias, n), residual);
+}
+
+static int norm(wr_train_builder *b, int x, const char *weight, const char *bias) {
+  const int w = wr_train_norm(b, weight);
+  return wr_layernorm(b->p, x, w, wr_train_bias(b, bias, b->spec->width), (float)b->spec->eps);
+}
+
+/* One product makes q, k and v, whose heads stand one after another in a row; attention reads them there. */
+static int attention(wr_train_builder *b, int x) {
+  wr_program *p = b->p;
+  const int64_t D = b->spec->width, heads = b->spec->heads;
+  const wr_attention_params params = {.B = b->shape->B, .T = b->shape->T, .kv_heads = heads};
+  const int h = norm(b, x, "attn_norm.weight", "attn_norm.bias");
+  const int w = wr_train_matrix(b, "attn_qkv.weight", 3 * D, D);
+  const int qkv = wr_matmul_heads(p, h, w, wr_train_bias(b, "attn_qkv.bias", 3 * D), WR_NONE, 3 * heads);
+  const int mixed = wr_attention(p, qkv, WR_NONE, WR_NONE, b->io.first, &params);
+  return linear(b, mixed, wr_train_back(b, "attn_output.weight", D, D), "attn_output.bias", D, x);
+}
+
+static int feed_forward(wr_train_builder *b, int x) {
+  const int64_t D = b->spec->width, F = b->spec->ff;
+  const int h = norm(b, x, "ffn_norm.weight", "ffn_norm.bias");
+  const int up = linear(b, h, wr_train_matrix(b, "ffn_up.weight", F, D), "ffn_up.bias", F, WR_NONE);
+  const int mixed = wr_gelu(b->p, up);
+  return linear(b, mixed, wr_train_back(b, "ffn_down.weight", D, F), "ffn_down.bias", D, x);
+}
+
 static int hidden(wr_train_builder *b, int x) {
-  (void)x;
-  wr_program_fail(b->p, WEIR_EUNSUPPORTED, "gpt2 is being built");
-  return WR_NONE;
+  const int places = wr_train_table(b, "/position_embd.weight", b->spec->context_tok, b->spec->width);
+  x = wr_add(b->p, x, wr_embed(b->p, places, b->io.pos));
+  for (b->layer = 0; b->layer < b->spec->layers; b->layer++) {
+    x = attention(b, x);
+    x = feed_forward(b, x);
+  }
+  return norm(b, x, "/output_norm.weight", "/output_norm.bias");
 }
 
 const wr_train_arch wr_train_gpt2 = {

@@ -82,6 +82,44 @@ int wr_swiglu(wr_program *p, int gate, int up) {
   return wr_emit(p, &wr_op_swiglu, NULL, args) == WEIR_OK ? args[SWIGLU_Y] : WR_NONE;
 }
 
+static weir_status gelu_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  WR_TRY(wr_rule_float("x", &t[GELU_X]));
+  t[GELU_Y] = t[GELU_X];
+  return WEIR_OK;
+}
+
+static weir_status gelu_bwd_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  WR_TRY(wr_rule_float("x", &t[GELU_BWD_X]));
+  WR_TRY(wr_rule_float("dy", &t[GELU_BWD_DY]));
+  WR_TRY(wr_rule_like("dy", &t[GELU_BWD_DY], "x", &t[GELU_BWD_X]));
+  t[GELU_BWD_DX] = t[GELU_BWD_X];
+  return WEIR_OK;
+}
+
+static weir_status gelu_grad(wr_grad *g, const wr_instr *i) {
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[GELU_Y]), i->args[GELU_X], WR_NEW};
+  WR_TRY(wr_emit(wr_grad_program(g), &wr_op_gelu_bwd, NULL, args));
+  wr_grad_add(g, i->args[GELU_X], args[GELU_BWD_DX]);
+  return WEIR_OK;
+}
+
+static void gelu_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_gelu, c, out);
+  out->flop = 17 * wr_cost_elems(c, GELU_Y);
+}
+
+static void gelu_bwd_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_gelu_bwd, c, out);
+  out->flop = 25 * wr_cost_elems(c, GELU_BWD_DY);
+}
+
+int wr_gelu(wr_program *p, int x) {
+  int args[WR_MAX_ARGS] = {x, WR_NEW};
+  return wr_emit(p, &wr_op_gelu, NULL, args) == WEIR_OK ? args[GELU_Y] : WR_NONE;
+}
+
 /* rows d [heads] [dtype]: n inputs of one shape, then the op */
 static weir_status same_shape_case(wr_case *c, wr_program *p, int n_in, int n_out, double sd) {
   int64_t rows = wr_case_int(c, "rows", 3), d = wr_case_int(c, "d", 64);
@@ -94,6 +132,8 @@ static weir_status same_shape_case(wr_case *c, wr_program *p, int n_in, int n_ou
 static weir_status add_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, 1); }
 static weir_status swiglu_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, wr_case_float(c, "sd", 2)); }
 static weir_status swiglu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 3, 2, wr_case_float(c, "sd", 2)); }
+static weir_status gelu_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 1, 1, wr_case_float(c, "sd", 2)); }
+static weir_status gelu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, wr_case_float(c, "sd", 2)); }
 
 const wr_op wr_op_add = {
     .name = "add",
@@ -132,4 +172,29 @@ const wr_op wr_op_swiglu_bwd = {
     .rows = swiglu_bwd_rows,
     .n_rows = WR_ARRAY_LEN(swiglu_bwd_rows),
     .make_case = swiglu_bwd_case,
+};
+
+const wr_op wr_op_gelu = {
+    .name = "gelu",
+    .doc = "y = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))",
+    .args = {{"x", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + GELU_X}},
+    .shape = gelu_shape,
+    .grad = gelu_grad,
+    .cost = gelu_cost,
+    .rows = gelu_rows,
+    .n_rows = WR_ARRAY_LEN(gelu_rows),
+    .make_case = gelu_case,
+};
+
+const wr_op wr_op_gelu_bwd = {
+    .name = "gelu_bwd",
+    .doc = "gradient of gelu",
+    .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+             {"x", WR_IN, WR_ARG_FLOAT, 0},
+             {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_ACC, 1 + GELU_BWD_DY}},
+    .shape = gelu_bwd_shape,
+    .cost = gelu_bwd_cost,
+    .rows = gelu_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(gelu_bwd_rows),
+    .make_case = gelu_bwd_case,
 };

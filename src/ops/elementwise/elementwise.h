@@ -1,8 +1,12 @@
-/* elementwise: sums and gated activations, element by element.
+/* elementwise: sums and activations, element by element.
  *
  * add         a, b of one shape -> y = a + b
  * swiglu      gate, up of one shape -> y = silu(gate) up        silu(g) = g s,  s = 1 / (1 + e^-g)
  * swiglu_bwd  dy, gate, up -> dgate = dy up s (1 + g (1 - s)),  dup = dy g s;  each only if wanted, each may be added to
+ * gelu        x -> y = x s(2 u),  u = sqrt(2 / pi) (x + 0.044715 x^3),  s the sigmoid: x / 2 (1 + tanh u)
+ * gelu_bwd    dy, x -> dx = dy (s + 2 x s (1 - s) u'),  u' = sqrt(2 / pi) (1 + 0.134145 x^2);  may be added to
+ *
+ * Reference: Hendrycks and Gimpel 2016 (GELU; the form with tanh, which GPT-2 has).
  */
 #ifndef WR_OPS_ELEMENTWISE_H
 #define WR_OPS_ELEMENTWISE_H
@@ -11,5 +15,6 @@
 
 int wr_add(wr_program *p, int a, int b);
 int wr_swiglu(wr_program *p, int gate, int up);
+int wr_gelu(wr_program *p, int x);
 
 #endif

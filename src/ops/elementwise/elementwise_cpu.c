@@ -11,6 +11,8 @@
 WR_ROW_FN(WR_KERNEL(add_f32_cpu));
 WR_ROW_FN(WR_KERNEL(swiglu_f32_cpu));
 WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu));
+WR_ROW_FN(WR_KERNEL(gelu_f32_cpu));
+WR_ROW_FN(WR_KERNEL(gelu_bwd_f32_cpu));
 
 enum { SUM_PIECE = 2048, EXP_PIECE = 256 };
 
@@ -82,6 +84,41 @@ WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu)) {
       v16 slope = v16_mul(sig, v16_fma(g, v16_sub(one, sig), one));
       put(c, SWIGLU_BWD_DGATE, r, i, n, v16_mul(v16_mul(d, u), slope));
       put(c, SWIGLU_BWD_DUP, r, i, n, v16_mul(d, v16_mul(g, sig)));
+    }
+  }
+}
+
+/* -2 sqrt(2 / pi) (x + 0.044715 x^3), of which the exponential is finite. */
+WR_INLINE v16 gelu_exponent(v16 x, v16 square) {
+  return v16_min(v16_mul(x, v16_fma(square, v16_set1(-0.0713548163f), v16_set1(-1.59576912f))), v16_set1(80));
+}
+
+WR_ROW_FN(WR_KERNEL(gelu_f32_cpu)) {
+  int64_t r, from, to;
+  for (pieces s = pieces_of(c, GELU_X, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
+    const float *x = wr_arg_f32(&c->args[GELU_X], r);
+    float *y = wr_arg_f32(&c->args[GELU_Y], r);
+    for (int64_t i = from; i < to; i += WR_LANES) {
+      int n = part(to - i);
+      v16 a = v16_load_n(x + i, n), e = v16_exp(gelu_exponent(a, v16_mul(a, a)));
+      v16_store_n(y + i, v16_div(a, v16_add(v16_set1(1.0f), e)), n);
+    }
+  }
+}
+
+/* With e the exponential, s = 1 / (1 + e) and 1 - s = e s, which has no cancellation. */
+WR_ROW_FN(WR_KERNEL(gelu_bwd_f32_cpu)) {
+  const v16 one = v16_set1(1.0f);
+  int64_t r, from, to;
+  for (pieces s = pieces_of(c, GELU_BWD_X, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
+    const float *x = wr_arg_f32(&c->args[GELU_BWD_X], r), *dy = wr_arg_f32(&c->args[GELU_BWD_DY], r);
+    for (int64_t i = from; i < to; i += WR_LANES) {
+      int n = part(to - i);
+      v16 a = v16_load_n(x + i, n), square = v16_mul(a, a), e = v16_exp(gelu_exponent(a, square));
+      v16 gate = v16_div(one, v16_add(one, e));
+      v16 inner = v16_fma(square, v16_set1(3 * 0.0713548163f), v16_set1(1.59576912f)); /* 2 u' */
+      v16 slope = v16_mul(gate, v16_fma(v16_mul(a, inner), v16_mul(e, gate), one));
+      put(c, GELU_BWD_DX, r, i, n, v16_mul(v16_load_n(dy + i, n), slope));
     }
   }
 }

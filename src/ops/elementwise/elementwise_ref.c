@@ -8,6 +8,8 @@
 WR_ROW_FN(add_ref);
 WR_ROW_FN(swiglu_ref);
 WR_ROW_FN(swiglu_bwd_ref);
+WR_ROW_FN(gelu_ref);
+WR_ROW_FN(gelu_bwd_ref);
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
@@ -39,5 +41,30 @@ WR_ROW_FN(swiglu_bwd_ref) {
         double g = wr_get(gate, r, i), u = wr_get(up, r, i), d = wr_get(dy, r, i), s = sigmoid(g);
         wr_ref_put(c, SWIGLU_BWD_DGATE, r, i, d * u * s * (1 + g * (1 - s)));
         wr_ref_put(c, SWIGLU_BWD_DUP, r, i, d * g * s);
+      }
+}
+
+static const double root = 0.79788456080286535588, cube = 0.044715; /* sqrt(2 / pi) */
+
+WR_ROW_FN(gelu_ref) {
+  const wr_arg *x = &c->args[GELU_X];
+  int64_t inner = wr_inner(x), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, GELU_X), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) {
+        double a = wr_get(x, r, i);
+        wr_ref_put(c, GELU_Y, r, i, a / 2 * (1 + tanh(root * (a + cube * a * a * a))));
+      }
+}
+
+WR_ROW_FN(gelu_bwd_ref) {
+  const wr_arg *x = &c->args[GELU_BWD_X], *dy = &c->args[GELU_BWD_DY];
+  int64_t inner = wr_inner(x), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, GELU_BWD_X), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) {
+        double a = wr_get(x, r, i), t = tanh(root * (a + cube * a * a * a));
+        wr_ref_put(c, GELU_BWD_DX, r, i,
+                   wr_get(dy, r, i) * ((1 + t) / 2 + a / 2 * (1 - t * t) * root * (1 + 3 * cube * a * a)));
       }
 }

@@ -1,9 +1,17 @@
-/* RMSNorm: shape, gradient and cost rules, the builder, the test case. Equations: norm.h. */
+/* RMSNorm and LayerNorm: shape, gradient and cost rules, the builder, the test case. Equations: norm.h. */
 #include "ops/norm/norm.h"
 
 #include "ops/cases.h"
 #include "ops/norm/norm_i.h"
 #include "ops/rule_i.h"
+
+/* Sums of dw and db of each block of rows. */
+static size_t layernorm_bwd_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  const wr_arg *x = &c->args[LAYERNORM_BWD_X];
+  if (!c->args[LAYERNORM_BWD_DW].rank && !c->args[LAYERNORM_BWD_DB].rank) return 0;
+  return (size_t)((x->ext[0] + WR_LN_BLOCK - 1) / WR_LN_BLOCK * 2 * x->ext[1]) * sizeof(float);
+}
 
 #define WR_ROWS_FILE "ops/norm/norm.def"
 #include "ops/rows_i.h"
@@ -138,4 +146,142 @@ const wr_op wr_op_rmsnorm_bwd = {
     .rows = rmsnorm_bwd_rows,
     .n_rows = WR_ARRAY_LEN(rmsnorm_bwd_rows),
     .make_case = rmsnorm_bwd_case,
+};
+
+/* --------------------------------------------------------------------------------------------------------------- layernorm */
+
+/* Checks x and the vectors beside it; gives the type of stats. */
+static weir_status check_layernorm(const wr_vtype *x, const wr_vtype *w, const wr_vtype *b, wr_vtype *stats) {
+  const struct {
+    const char *name;
+    const wr_vtype *t;
+  } vectors[] = {{"w", w}, {"b", b}};
+  WR_TRY(wr_rule_float("x", x));
+  WR_TRY(wr_rule_rank("x", x, 2));
+  for (int i = 0; i < 2; i++) {
+    if (!vectors[i].t->rank) continue;
+    WR_TRY(wr_rule_float(vectors[i].name, vectors[i].t));
+    WR_TRY(wr_rule_rank(vectors[i].name, vectors[i].t, 1));
+    WR_TRY(wr_rule_ext(vectors[i].name, vectors[i].t, 0, x->ext[1], "the width of x"));
+  }
+  *stats = wr_rule_type(wr_rule_stat_dtype(x), x->live, x->ext[0], 2, 0, 0);
+  return WEIR_OK;
+}
+
+static weir_status layernorm_shape(const void *params, wr_vtype *t) {
+  const wr_layernorm_params *p = params;
+  if (!(p->eps >= 0)) return wr_fail(WEIR_EUSAGE, "eps is %g, but it must not be negative", (double)p->eps);
+  WR_TRY(check_layernorm(&t[LAYERNORM_X], &t[LAYERNORM_W], &t[LAYERNORM_B], &t[LAYERNORM_STATS]));
+  t[LAYERNORM_Y] = t[LAYERNORM_X];
+  return WEIR_OK;
+}
+
+static weir_status layernorm_bwd_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  const wr_vtype none = {0}, *x = &t[LAYERNORM_BWD_X];
+  wr_vtype stats;
+  WR_TRY(check_layernorm(x, &t[LAYERNORM_BWD_W], &none, &stats));
+  WR_TRY(wr_rule_float("dy", &t[LAYERNORM_BWD_DY]));
+  WR_TRY(wr_rule_like("dy", &t[LAYERNORM_BWD_DY], "x", x));
+  WR_TRY(wr_rule_like("stats", &t[LAYERNORM_BWD_STATS], "the rows of x", &stats));
+  t[LAYERNORM_BWD_DX] = *x;
+  t[LAYERNORM_BWD_DW] = t[LAYERNORM_BWD_DB] = wr_rule_type(x->dtype, WR_LIVE_ALL, x->ext[1], 0, 0, 0);
+  return WEIR_OK;
+}
+
+static weir_status layernorm_grad(wr_grad *g, const wr_instr *i) {
+  static const int in[] = {LAYERNORM_X, LAYERNORM_W, LAYERNORM_B};
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[LAYERNORM_Y]), i->args[LAYERNORM_X], i->args[LAYERNORM_W],
+                           i->args[LAYERNORM_STATS]};
+  bool any = false;
+  for (int k = 0; k < 3; k++) {
+    const bool want = i->args[in[k]] >= 0 && wr_grad_wanted(g, i->args[in[k]]);
+    args[LAYERNORM_BWD_DX + k] = want ? WR_NEW : WR_NONE;
+    any |= want;
+  }
+  if (args[LAYERNORM_BWD_DY] < 0 || !any) return WEIR_OK;
+  WR_TRY(wr_emit(wr_grad_program(g), &wr_op_layernorm_bwd, i->params, args));
+  for (int k = 0; k < 3; k++)
+    if (args[LAYERNORM_BWD_DX + k] >= 0) wr_grad_add(g, i->args[in[k]], args[LAYERNORM_BWD_DX + k]);
+  return WEIR_OK;
+}
+
+static void layernorm_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_layernorm, c, out);
+  out->flop = 7 * wr_cost_elems(c, LAYERNORM_X);
+}
+
+static void layernorm_bwd_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_layernorm_bwd, c, out);
+  out->flop = 15 * wr_cost_elems(c, LAYERNORM_BWD_X);
+}
+
+static void layernorm_print(const void *params, wr_str *s) {
+  wr_str_printf(s, "eps=%g", (double)((const wr_layernorm_params *)params)->eps);
+}
+
+int wr_layernorm(wr_program *p, int x, int w, int b, float eps) {
+  const wr_layernorm_params params = {eps};
+  int args[WR_MAX_ARGS] = {x, w, b, WR_NEW, WR_NEW};
+  return wr_emit(p, &wr_op_layernorm, &params, args) == WEIR_OK ? args[LAYERNORM_Y] : WR_NONE;
+}
+
+/* rows d [dtype] [weight=1] [bias=1] [eps] */
+static weir_status layernorm_case(wr_case *c, wr_program *p) {
+  const wr_vtype tx = case_x(c), tw = wr_rule_type(tx.dtype, WR_LIVE_ALL, tx.ext[1], 0, 0, 0);
+  const int x = wr_case_input(c, p, WR_INPUT, "x", tx, wr_fill_normal(1, 2));
+  const int w = wr_case_int(c, "weight", 1) ? wr_case_input(c, p, WR_PARAM, "w", tw, wr_fill_normal(1, 0.3)) : WR_NONE;
+  const int b = wr_case_int(c, "bias", 1) ? wr_case_input(c, p, WR_PARAM, "b", tw, wr_fill_normal(0, 0.3)) : WR_NONE;
+  wr_layernorm(p, x, w, b, (float)wr_case_float(c, "eps", 1e-5));
+  return WEIR_OK;
+}
+
+static weir_status layernorm_bwd_case(wr_case *c, wr_program *p) {
+  const wr_vtype tx = case_x(c), tw = wr_rule_type(tx.dtype, WR_LIVE_ALL, tx.ext[1], 0, 0, 0);
+  const wr_vtype ts = wr_rule_type(wr_rule_stat_dtype(&tx), WR_LIVE_ROWS, tx.ext[0], 2, 0, 0);
+  const bool weight = wr_case_int(c, "weight", 1), bias = wr_case_int(c, "bias", 1);
+  const wr_layernorm_params params = {1e-5f};
+  const int dy = wr_case_input(c, p, WR_INPUT, "dy", tx, wr_fill_normal(0, 1));
+  const int x = wr_case_input(c, p, WR_INPUT, "x", tx, wr_fill_normal(1, 1));
+  const int w = weight ? wr_case_input(c, p, WR_PARAM, "w", tw, wr_fill_normal(1, 0.3)) : WR_NONE;
+  const int stats = wr_case_input(c, p, WR_INPUT, "stats", ts, wr_fill_uniform(0.5, 2));
+  int args[WR_MAX_ARGS] = {dy, x, w, stats, WR_NEW, weight ? WR_NEW : WR_NONE, bias ? WR_NEW : WR_NONE};
+  return wr_emit(p, &wr_op_layernorm_bwd, &params, args);
+}
+
+const wr_op wr_op_layernorm = {
+    .name = "layernorm",
+    .doc = "y = (x - mean(x)) / sd(x) * w + b over the last dimension",
+    .args = {{"x", WR_IN, WR_ARG_FLOAT, 0},
+             {"w", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"b", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"y", WR_OUT, WR_ARG_FLOAT, 1 + LAYERNORM_X},
+             {"stats", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_SAVED, 0}},
+    .params_bytes = sizeof(wr_layernorm_params),
+    .shape = layernorm_shape,
+    .grad = layernorm_grad,
+    .cost = layernorm_cost,
+    .print = layernorm_print,
+    .rows = layernorm_rows,
+    .n_rows = WR_ARRAY_LEN(layernorm_rows),
+    .make_case = layernorm_case,
+};
+
+const wr_op wr_op_layernorm_bwd = {
+    .name = "layernorm_bwd",
+    .doc = "gradients of layernorm",
+    .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
+             {"x", WR_IN, WR_ARG_FLOAT, 0},
+             {"w", WR_IN, WR_ARG_OPTIONAL, 0},
+             {"stats", WR_IN, 0, 0},
+             {"dx", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+             {"dw", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
+             {"db", WR_OUT, WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
+    .params_bytes = sizeof(wr_layernorm_params),
+    .shape = layernorm_bwd_shape,
+    .cost = layernorm_bwd_cost,
+    .print = layernorm_print,
+    .rows = layernorm_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(layernorm_bwd_rows),
+    .make_case = layernorm_bwd_case,
 };
