@@ -156,6 +156,93 @@ typedef struct weir_message {
 weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer,
                                 weir_token **tokens, size_t *n_tokens);
 
+/* ----------------------------------------------------------------------------------------------------------------- data
+ * Text to token shards. A folder of shards holds manifest.json, tokenizer.gguf, and train-00000.bin …, val-00000.bin …: the tokens of
+ * documents one after another, each with the vocabulary's end-of-text token after it (and its beginning-of-text token before it, where
+ * the vocabulary asks for one), 2 or 4 bytes an id, with counts, checksums and where each document ends.
+ *
+ * Inputs are files, folders (all their files in byte order of the paths; hidden and binary ones are left out), JSONL by name (.jsonl,
+ * .ndjson), gzip and zstd of these by content, and "-", standard input. A text file is one document; so is each record of JSONL.
+ * Text is bytes: invalid UTF-8 and NUL pass, and are counted; in JSONL invalid UTF-8 makes a bad record. The ids of a document are those
+ * of the whole text, however many threads cut it.
+ *
+ * Validation: documents by their number, `val_share` of any run of them; when the input is few plain files, the last part of each.
+ *
+ * A build that was interrupted goes on after its last whole shard when it is started again with the same arguments, and ends with the
+ * same bytes. */
+
+typedef struct weir_data_progress {
+  double done;             /* 0 … 1, by bytes of input; 0: unknown (standard input) */
+  double seconds;
+  uint64_t bytes, tokens;  /* of text, so far */
+} weir_data_progress;
+typedef struct weir_data_build_options {
+  const char *field;       /* of JSONL; NULL: "text" */
+  bool jsonl;              /* standard input, and files whose name does not say, are JSONL */
+  double val_share;        /* 0: 0.01; below 0: no validation split */
+  bool strict;             /* stop at the first bad record; else they are counted */
+  double max_bad;          /* share of bad records that is borne, judged from 1,000 records on and at the end; 0: 0.01; 1: any */
+  int64_t shard_tok;       /* tokens after which a new shard is begun; 0: 64 Mi */
+  int threads;             /* 0: the default number */
+  int (*progress)(void *user, const weir_data_progress *p); /* not 0: ESTOPPED; may be NULL */
+  void *user;
+} weir_data_build_options;
+
+typedef struct weir_data_bad {
+  char where[200];         /* "file:line:column", escaped for a terminal; the column counts bytes from 1 */
+  char rule[88];           /* what is wrong */
+} weir_data_bad;
+enum { WEIR_DATA_BAD_SHOWN = 16 };
+typedef struct weir_data_build_report {
+  uint64_t bytes;          /* of text */
+  uint64_t docs, val_docs, tokens, val_tokens;
+  uint64_t records, bad, empty; /* of JSONL, not blank; of those refused; documents without text, left out */
+  uint64_t not_utf8, nul;  /* pieces of plain text that are not all UTF-8; NUL bytes */
+  uint64_t binary_files;   /* of folders, left out */
+  uint64_t resumed_tokens; /* were there already */
+  int shards, token_bytes;
+  double seconds, mb_s;    /* 10^6 bytes of text a second */
+  double bytes_per_token;
+  size_t n_shown;
+  weir_data_bad shown[WEIR_DATA_BAD_SHOWN]; /* the first bad records; filled in also when the build fails because of them */
+  char note[200];          /* something to know, as an empty validation split; "" mostly */
+} weir_data_build_report;
+/* options and out may be NULL. EFORMAT: strict and a bad record, or too many; no text. EUSAGE: the folder holds other shards, or an
+ * unfinished build of something else. ENOMEM: the disk is full; what is complete stays and the build can go on. */
+weir_status weir_data_build(const weir_tokenizer *t, const char *const *inputs, size_t n_inputs, const char *folder,
+                            const weir_data_build_options *options, weir_data_build_report *out);
+
+typedef struct weir_data_count { weir_token id; uint64_t count; char text[48]; } weir_data_count; /* text: escaped for a terminal */
+enum { WEIR_DATA_LENGTHS = 48, WEIR_DATA_FREQUENT = 32 };
+typedef struct weir_data_info {
+  char tokenizer[64];      /* "gpt2/smollm" */
+  uint64_t tokenizer_hash;
+  int vocab, token_bytes, shards;
+  uint64_t docs, val_docs, tokens, val_tokens, bytes; /* bytes: of the text that it was made from */
+  double bytes_per_token;
+  /* by reading every token: weir_data_stats only */
+  uint64_t unused;         /* ids of the vocabulary that do not occur */
+  uint64_t least_tok, most_tok; /* of a document, with its end token */
+  double mean_tok;
+  uint64_t lengths[WEIR_DATA_LENGTHS]; /* documents of 2^i … 2^(i+1) - 1 tokens */
+  size_t n_frequent;
+  weir_data_count frequent[WEIR_DATA_FREQUENT]; /* most frequent first */
+} weir_data_info;
+/* Reads a folder of shards through: manifest, headers, checksums, ids below the vocabulary, document ends ascending, all counts.
+ * EFORMAT names the file and what is wrong. *out (may be NULL) as weir_data_stats without the frequencies. */
+weir_status weir_data_check(const char *folder, int (*progress)(void *user, const weir_data_progress *p), void *user, weir_data_info *out);
+weir_status weir_data_stats(const char *folder, int (*progress)(void *user, const weir_data_progress *p), void *user, weir_data_info *out);
+
+typedef struct weir_data_bench_row {
+  const char *name;        /* "weir", "naive" */
+  double tok_s;            /* tokens a second that the consumer received and summed; best of the repeats */
+  double copied_per_tok;   /* bytes copied for a token that the consumer receives */
+  uint64_t tokens, sum;    /* of a repeat; the sum of all ids received, equal for all rows */
+} weir_data_bench_row;
+/* One epoch of a folder's training split in batches of B times T, by this loader and by the naive pipeline (read, decode, collate,
+ * copy, copy). rows [2]. */
+weir_status weir_data_bench(const char *folder, int64_t batch, int64_t context_tok, int reps, weir_data_bench_row *rows);
+
 /* ---------------------------------------------------------------------------------------------------------------- model
  * Weights, read-only, shared by any number of sessions. Opening maps the file. On the CPU the matrices are then kept in a
  * packed form (sixteen rows interleaved): a file in the cache folder, made at the first opening (seconds) and mapped from then

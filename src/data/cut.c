@@ -1,0 +1,54 @@
+/* cut.c: owns where a long text may be cut so that the ids of its parts, put together, are the ids of the whole.
+ *
+ * Byte-level BPE splits text into words first, and every pre-tokenizer of text/pretok.def begins a word at these two places, whatever
+ * stands before and after them:
+ *   letter|blank letter     a blank between two ASCII letters: patterns take a blank only before letters, and only one
+ *   line end|letter         after a line feed, before an ASCII letter: no pattern goes from a line feed on to a letter
+ * SentencePiece knows no words, but where no spelling has its blank after anything but blanks, no merge crosses the beginning of a
+ * blank. Tokens of type USER_DEFINED are found in the text before all that: if one of them holds such a place, nothing is cut there.
+ * A part after the first is encoded with WR_TEXT_CONTINUES.
+ */
+#include "data/data_i.h"
+
+static bool letter(char c) { return (unsigned)((c | 32) - 'a') < 26; }
+
+static bool at_blank(const char *text, size_t i) { return text[i] == ' ' && letter(text[i - 1]) && letter(text[i + 1]); }
+static bool at_line(const char *text, size_t i) { return text[i - 1] == '\n' && letter(text[i]); }
+
+static bool blank_after_other(wr_gguf_text k) { /* U+2581 after anything but itself */
+  static const char mark[3] = {'\xe2', '\x96', '\x81'};
+  bool other = false;
+  for (size_t i = 0; i < k.len;) {
+    const bool is = k.len - i >= 3 && memcmp(k.ptr + i, mark, 3) == 0;
+    if (is && other) return true;
+    other |= !is;
+    i += is ? 3 : 1;
+  }
+  return false;
+}
+
+wr_cutter wr_cutter_make(const wr_tokenizer *t) {
+  wr_cutter c = {true, true};
+  if (!t) return c;
+  const bool words = strncmp(wr_tokenizer_name(t), "llama", 5) != 0;
+  c.line = words;
+  for (size_t id = 0; id < wr_tokenizer_size(t); id++) {
+    const wr_gguf_text k = wr_token_text(t, (int32_t)id);
+    const wr_token_type type = wr_token_type_of(t, (int32_t)id);
+    if (!words && type != WR_TOKEN_USER_DEFINED && blank_after_other(k)) c.blank = false;
+    for (size_t i = 0; type == WR_TOKEN_USER_DEFINED && i < k.len; i++) {
+      if (k.ptr[i] == ' ') c.blank = false; /* also at its edges: what stands beside it is not known */
+      if (k.ptr[i] == '\n') c.line = false;
+      if (!words && (uint8_t)k.ptr[i] == 0xe2) c.blank = false;
+    }
+  }
+  return c;
+}
+
+size_t wr_cut_last(const wr_cutter *c, const char *text, size_t from, size_t n) {
+  for (size_t i = n; i-- > WR_MAX(from, (size_t)1);) {
+    if (c->line && at_line(text, i)) return i;
+    if (c->blank && i + 1 < n && at_blank(text, i)) return i;
+  }
+  return 0;
+}
