@@ -460,6 +460,13 @@ static void checksum(void) {
   uint64_t generator = 2654435761u;
   for (size_t i = 0; i < sizeof bytes; i++, generator *= 11400714785074694797u) bytes[i] = (uint8_t)(generator >> 56);
   for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) CHECK(wr_hash64(bytes, rows[i].n, rows[i].seed) == rows[i].hash);
+  for (size_t i = 0; i < WR_ARRAY_LEN(rows); i++) /* the same in pieces of every length */
+    for (size_t step = 1; step < 70; step += 3) {
+      wr_hash h;
+      wr_hash_begin(&h, rows[i].seed);
+      for (size_t at = 0; at < rows[i].n; at += step) wr_hash_add(&h, (const char *)bytes + at, WR_MIN(step, rows[i].n - at));
+      CHECK(wr_hash_end(&h) == rows[i].hash);
+    }
   CHECK(wr_hash64("Nobody inspects the spammish repetition", 39, 0) == 0xFBCEA83C8A378BF1);
 }
 

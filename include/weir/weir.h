@@ -13,7 +13,7 @@
  * - A call that can fail returns a weir_status: 0, or one of the negative codes below. weir_last_error() is the sentence that
  *   says what was wrong, of the last failed call of the calling thread.
  * - In an option struct {0} is the default of every field. NULL for the whole struct means the same.
- * - The library never exits, never prints, never installs a signal handler. weir_hooks replaces its allocator, clock and log.
+ * - The library never exits, never prints, never installs a signal handler. weir_hooks replaces its allocator, clock and log, and lets a test make files fail.
  * - Two threads may use two handles. One handle is used by one thread at a time, except weir_stop(). A model is shared
  *   read-only by any number of sessions; close them before the model, and the models before the context.
  * - Text is bytes with a length. It is UTF-8 where it is text; nothing needs a final NUL unless it says so.
@@ -80,6 +80,9 @@ typedef struct weir_hooks {
   uint64_t (*clock_ns)(void *user);                         /* monotonic */
   void (*log)(void *user, weir_log_level level, const char *message);
   weir_log_level log_level;                                 /* default: WARN; without a log hook nothing is printed */
+  /* Asked before a file is changed: `op` is "create", "write", "fsync", "rename", "mkdir" or "unlink". 0: go on; else the errno that
+   * it fails with. */
+  int (*file)(void *user, const char *op, const char *path);
   void *user;
 } weir_hooks;
 void weir_set_hooks(const weir_hooks *hooks); /* NULL: back to the built-in ones */

@@ -87,6 +87,11 @@ double wr_rng_uniform(wr_rng *r);             /* [0, 1) with 53 bits */
 double wr_rng_normal(wr_rng *r);
 uint64_t wr_random_seed(void);                /* from the system */
 uint64_t wr_hash64(const void *bytes, size_t n, uint64_t seed); /* XXH64: for checksums of files we made; not cryptographic */
+/* The same in pieces: begin, add …, end. */
+typedef struct wr_hash { uint64_t acc[4], seed, total_bytes; uint8_t rest[32]; } wr_hash;
+void wr_hash_begin(wr_hash *h, uint64_t seed);
+void wr_hash_add(wr_hash *h, const void *bytes, size_t n);
+uint64_t wr_hash_end(const wr_hash *h);
 
 /* ---- files: file.c */
 typedef struct wr_map {
@@ -100,6 +105,17 @@ void wr_map_close(wr_map *m);
 weir_status wr_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes); /* caller frees; NUL added */
 weir_status wr_file_write_atomic(const char *path, const void *bytes, size_t n); /* temp name, fsync, rename, fsync folder */
 weir_status wr_mkdir_p(const char *path);
+/* What changes files goes through these, so that weir_hooks.file can make any of them fail. As the system calls: -1 with errno. */
+int wr_os_create(const char *path);           /* write-only, must not exist yet */
+int wr_os_write(int fd, const char *path, const void *bytes, size_t n); /* all of it */
+int wr_os_fsync(int fd, const char *path);
+int wr_os_fsync_folder(const char *path);     /* 0 also where the file system cannot sync a folder */
+int wr_os_rename(const char *from, const char *to);
+int wr_os_exchange(const char *a, const char *b); /* two names change places; EINVAL, ENOSYS: not on this file system */
+int wr_os_unlink(const char *path);
+int wr_os_mkdir(const char *path);
+/* ENOMEM for a full disk or quota, else EIO. */
+weir_status wr_write_status(int err);
 /* "$WEIR_CACHE" or "$XDG_CACHE_HOME/weir" or "$HOME/.cache/weir"; not created. EFAIL when none of them is set. */
 weir_status wr_cache_dir(char *out, size_t cap);
 

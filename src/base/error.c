@@ -107,8 +107,14 @@ static uint64_t std_clock_ns(void *user) {
   return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
-static const weir_hooks std_hooks = {std_allocate, std_reallocate, std_release, std_clock_ns, NULL, WEIR_LOG_WARN, NULL};
-static weir_hooks hooks = {std_allocate, std_reallocate, std_release, std_clock_ns, NULL, WEIR_LOG_WARN, NULL};
+static int std_file(void *user, const char *op, const char *path) {
+  (void)user, (void)op, (void)path;
+  return 0;
+}
+
+static const weir_hooks std_hooks = {std_allocate, std_reallocate, std_release, std_clock_ns,
+                                     NULL,         WEIR_LOG_WARN,  std_file,    NULL};
+static weir_hooks hooks = {std_allocate, std_reallocate, std_release, std_clock_ns, NULL, WEIR_LOG_WARN, std_file, NULL};
 
 const weir_hooks *wr_hooks(void) { return &hooks; }
 
@@ -119,6 +125,7 @@ void weir_set_hooks(const weir_hooks *h) {
     if (h->reallocate) next.reallocate = h->reallocate;
     if (h->release) next.release = h->release;
     if (h->clock_ns) next.clock_ns = h->clock_ns;
+    if (h->file) next.file = h->file;
     if (h->log_level != WEIR_LOG_DEFAULT) next.log_level = h->log_level;
     next.log = h->log;
     next.user = h->user;

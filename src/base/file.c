@@ -191,17 +191,57 @@ static char *folder_of(const char *path) {
   return slash == path ? wr_strdup("/") : wr_strndup(path, (size_t)(slash - path));
 }
 
-/* A disk that is full is what WEIR_ENOMEM also stands for. */
-static weir_status write_status(int err) { return err == ENOSPC || err == EDQUOT || err == ENOMEM ? WEIR_ENOMEM : WEIR_EIO; }
+/* ---- changing files, each step of it after the hook's leave */
 
-static weir_status write_whole(int fd, const char *path, const void *bytes, size_t n) {
+static bool refused(const char *op, const char *path) {
+  const weir_hooks *h = wr_hooks();
+  const int err = h->file(h->user, op, path);
+  if (err) errno = err;
+  return err != 0;
+}
+
+int wr_os_create(const char *path) {
+  return refused("create", path) ? -1 : open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
+
+int wr_os_write(int fd, const char *path, const void *bytes, size_t n) {
+  if (refused("write", path)) return -1;
   for (size_t done = 0; done < n;) {
     ssize_t step = write(fd, (const uint8_t *)bytes + done, WR_MIN(n - done, READ_STEP_MAX));
     if (step < 0 && errno == EINTR) continue;
-    if (step < 0) return wr_fail_errno(write_status(errno), path, "write");
+    if (step < 0) return -1;
     done += (size_t)step;
   }
-  if (fsync(fd) != 0) return wr_fail_errno(write_status(errno), path, "write to disk");
+  return 0;
+}
+
+int wr_os_fsync(int fd, const char *path) { return refused("fsync", path) ? -1 : fsync(fd); }
+
+int wr_os_fsync_folder(const char *path) {
+  if (refused("fsync", path)) return -1;
+  const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return -1;
+  const int rc = fsync(fd), err = errno;
+  close(fd);
+  errno = err;
+  return rc != 0 && err == EINVAL ? 0 : rc;
+}
+
+int wr_os_rename(const char *from, const char *to) { return refused("rename", to) ? -1 : rename(from, to); }
+
+int wr_os_exchange(const char *a, const char *b) {
+  return refused("rename", b) ? -1 : renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE);
+}
+
+int wr_os_unlink(const char *path) { return refused("unlink", path) ? -1 : unlink(path); }
+
+int wr_os_mkdir(const char *path) { return refused("mkdir", path) ? -1 : mkdir(path, 0777); }
+
+weir_status wr_write_status(int err) { return err == ENOSPC || err == EDQUOT || err == ENOMEM ? WEIR_ENOMEM : WEIR_EIO; }
+
+static weir_status write_whole(int fd, const char *path, const void *bytes, size_t n) {
+  if (wr_os_write(fd, path, bytes, n) != 0) return wr_fail_errno(wr_write_status(errno), path, "write");
+  if (wr_os_fsync(fd, path) != 0) return wr_fail_errno(wr_write_status(errno), path, "write to disk");
   return WEIR_OK;
 }
 
@@ -217,24 +257,20 @@ weir_status wr_file_write_atomic(const char *path, const void *bytes, size_t n) 
     status = wr_fail_nomem(strlen(path), "a file name");
     goto done;
   }
-  int fd = open(temp.ptr, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  int fd = wr_os_create(temp.ptr);
   if (fd < 0) {
-    status = wr_fail_errno(write_status(errno), path, "create");
+    status = wr_fail_errno(wr_write_status(errno), path, "create");
     goto done;
   }
   status = write_whole(fd, path, bytes, n);
-  if (close(fd) != 0 && status == WEIR_OK) status = wr_fail_errno(write_status(errno), path, "write");
-  if (status == WEIR_OK && rename(temp.ptr, path) != 0) status = wr_fail_errno(write_status(errno), path, "replace");
+  if (close(fd) != 0 && status == WEIR_OK) status = wr_fail_errno(wr_write_status(errno), path, "write");
+  if (status == WEIR_OK && wr_os_rename(temp.ptr, path) != 0) status = wr_fail_errno(wr_write_status(errno), path, "replace");
   if (status != WEIR_OK) {
     unlink(temp.ptr);
     goto done;
   }
   /* the name itself must be on disk; some file systems cannot sync a folder, and then nothing better is to be had */
-  int folder_fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_fd >= 0) {
-    fsync(folder_fd);
-    close(folder_fd);
-  }
+  (void)wr_os_fsync_folder(folder);
 done:
   wr_free(folder);
   wr_str_free(&temp);
@@ -244,7 +280,7 @@ done:
 /* ---- folders */
 
 static weir_status make_folder(const char *path) {
-  if (mkdir(path, 0777) == 0) return WEIR_OK;
+  if (wr_os_mkdir(path) == 0) return WEIR_OK;
   int err = errno; /* EEXIST, or what a read-only file system says first */
   struct stat st;
   if (stat(path, &st) == 0) {
@@ -252,7 +288,7 @@ static weir_status make_folder(const char *path) {
     return wr_fail(WEIR_EIO, "%s: is a file, so it cannot be a folder", wr_escape(path, strlen(path)));
   }
   errno = err;
-  return wr_fail_errno(write_status(err), path, "make the folder");
+  return wr_fail_errno(wr_write_status(err), path, "make the folder");
 }
 
 weir_status wr_mkdir_p(const char *path) {

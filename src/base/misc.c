@@ -107,24 +107,48 @@ static uint64_t xxh_round(uint64_t acc, uint64_t lane) { return rotl64(acc + lan
 
 static uint64_t xxh_merge(uint64_t hash, uint64_t acc) { return (hash ^ xxh_round(0, acc)) * XXH_P1 + XXH_P4; }
 
-uint64_t wr_hash64(const void *bytes, size_t n, uint64_t seed) {
-  const uint8_t *p = bytes;
-  size_t left = n;
-  uint64_t hash;
-  if (left >= 32) {
-    uint64_t a = seed + XXH_P1 + XXH_P2, b = seed + XXH_P2, c = seed, d = seed - XXH_P1;
-    for (; left >= 32; left -= 32, p += 32) {
-      a = xxh_round(a, load64(p));
-      b = xxh_round(b, load64(p + 8));
-      c = xxh_round(c, load64(p + 16));
-      d = xxh_round(d, load64(p + 24));
-    }
-    hash = rotl64(a, 1) + rotl64(b, 7) + rotl64(c, 12) + rotl64(d, 18);
-    hash = xxh_merge(xxh_merge(xxh_merge(xxh_merge(hash, a), b), c), d);
-  } else {
-    hash = seed + XXH_P5;
+/* Whole stripes of 32 bytes. */
+static const uint8_t *xxh_stripes(uint64_t acc[4], const uint8_t *p, size_t n) {
+  uint64_t a = acc[0], b = acc[1], c = acc[2], d = acc[3];
+  for (; n >= 32; n -= 32, p += 32) {
+    a = xxh_round(a, load64(p));
+    b = xxh_round(b, load64(p + 8));
+    c = xxh_round(c, load64(p + 16));
+    d = xxh_round(d, load64(p + 24));
   }
-  hash += n;
+  acc[0] = a, acc[1] = b, acc[2] = c, acc[3] = d;
+  return p;
+}
+
+void wr_hash_begin(wr_hash *h, uint64_t seed) {
+  *h = (wr_hash){.acc = {seed + XXH_P1 + XXH_P2, seed + XXH_P2, seed, seed - XXH_P1}, .seed = seed};
+}
+
+void wr_hash_add(wr_hash *h, const void *bytes, size_t n) {
+  const uint8_t *p = bytes;
+  const size_t have = (size_t)(h->total_bytes % 32);
+  h->total_bytes += n;
+  if (have) {
+    const size_t fill = WR_MIN(n, 32 - have);
+    memcpy(h->rest + have, p, fill);
+    if (have + fill < 32) return;
+    xxh_stripes(h->acc, h->rest, 32);
+    p += fill;
+    n -= fill;
+  }
+  p = xxh_stripes(h->acc, p, n);
+  if (n % 32) memcpy(h->rest, p, n % 32);
+}
+
+uint64_t wr_hash_end(const wr_hash *h) {
+  const uint8_t *p = h->rest;
+  size_t left = (size_t)(h->total_bytes % 32);
+  uint64_t hash = h->seed + XXH_P5;
+  if (h->total_bytes >= 32) {
+    hash = rotl64(h->acc[0], 1) + rotl64(h->acc[1], 7) + rotl64(h->acc[2], 12) + rotl64(h->acc[3], 18);
+    for (int i = 0; i < 4; i++) hash = xxh_merge(hash, h->acc[i]);
+  }
+  hash += h->total_bytes;
   for (; left >= 8; left -= 8, p += 8) hash = rotl64(hash ^ xxh_round(0, load64(p)), 27) * XXH_P1 + XXH_P4;
   if (left >= 4) {
     uint32_t word;
@@ -137,4 +161,11 @@ uint64_t wr_hash64(const void *bytes, size_t n, uint64_t seed) {
   hash = (hash ^ hash >> 33) * XXH_P2;
   hash = (hash ^ hash >> 29) * XXH_P3;
   return hash ^ hash >> 32;
+}
+
+uint64_t wr_hash64(const void *bytes, size_t n, uint64_t seed) {
+  wr_hash h;
+  wr_hash_begin(&h, seed);
+  wr_hash_add(&h, bytes, n);
+  return wr_hash_end(&h);
 }

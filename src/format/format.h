@@ -90,7 +90,7 @@ typedef struct wr_gguf_options {
   bool no_mmap;                /* read the file into memory instead of mapping it */
 } wr_gguf_options;
 
-/* Opens a file, and with it all parts of a split model: NAME-00001-of-0000N.gguf, from the path of any part. Metadata is that
+/* Opens a file (a run folder or a checkpoint is its model, see wr_model_path), and with it all parts of a split model: NAME-00001-of-0000N.gguf, from the path of any part. Metadata is that
  * of the first part, tensors are those of all. */
 weir_status wr_gguf_open(const char *path, const wr_gguf_options *options, wr_gguf **out);
 /* Over bytes that the caller keeps until close (tests, fuzzing). `name` stands for the path in sentences; a part is refused. */
@@ -148,6 +148,8 @@ const wr_gguf_tensor *wr_gguf_tensor_find(const wr_gguf *g, const char *name); /
 typedef struct wr_gguf_writer wr_gguf_writer;
 /* alignment 0: 32, the format's default; another one is written as general.alignment */
 weir_status wr_gguf_writer_open(const char *path, uint32_t alignment, wr_gguf_writer **out);
+/* Writes at `path` itself, which must not exist yet, and not under a temporary name: for files of a folder that is itself temporary. */
+weir_status wr_gguf_writer_open_plain(const char *path, wr_gguf_writer **out);
 weir_status wr_gguf_put_u32(wr_gguf_writer *w, const char *key, uint32_t v);
 weir_status wr_gguf_put_u64(wr_gguf_writer *w, const char *key, uint64_t v);
 weir_status wr_gguf_put_i32(wr_gguf_writer *w, const char *key, int32_t v);
@@ -163,6 +165,8 @@ weir_status wr_gguf_put_tensor(wr_gguf_writer *w, const char *name, wr_gguf_type
 /* the next n bytes of tensor data, in pieces of any size */
 weir_status wr_gguf_write(wr_gguf_writer *w, const void *bytes, size_t n);
 weir_status wr_gguf_writer_finish(wr_gguf_writer *w); /* EUSAGE unless all data came; syncs, renames. Close follows */
+uint64_t wr_gguf_writer_bytes(const wr_gguf_writer *w); /* written so far */
+uint64_t wr_gguf_writer_hash(const wr_gguf_writer *w);  /* and their XXH64 (seed 0); after finish that of the file */
 void wr_gguf_writer_close(wr_gguf_writer *w); /* NULL allowed; without finish nothing remains */
 
 #include "format/checkpoint.h" /* checkpoints of a run */

@@ -9,7 +9,6 @@
 #include "format/format_i.h"
 
 #include <stdlib.h>
-#include <sys/stat.h>
 
 /* The length of "-00001-of-00003.gguf" */
 #define SUFFIX_LEN 20
@@ -158,12 +157,11 @@ static weir_status open_all(wr_gguf *g, const char *path, bool no_mmap) {
 }
 
 weir_status wr_gguf_open(const char *path, const wr_gguf_options *options, wr_gguf **out) {
-  struct stat st;
-  if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-    return wr_fail(WEIR_EUNSUPPORTED, "%s: is a folder; weir reads GGUF files, name the file in it", wr_shown(path));
+  char *file;
+  WR_TRY(wr_model_path(path, &file));
   wr_gguf *g = wr_calloc(1, sizeof *g);
-  if (!g) return wr_fail_nomem(sizeof *g, "a file handle");
-  weir_status status = open_all(g, path, options && options->no_mmap);
+  weir_status status = g ? open_all(g, file, options && options->no_mmap) : wr_fail_nomem(sizeof *g, "a file handle");
+  wr_free(file);
   if (status != WEIR_OK) {
     wr_gguf_close(g);
     return status;

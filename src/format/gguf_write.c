@@ -2,7 +2,7 @@
  *
  * Metadata and the tensors' descriptions are collected in memory; the tensors' data streams to disk. The header is written when
  * the first data comes (or at finish), so nothing can be declared after that. Everything goes to a temporary file beside the
- * target, which finish syncs and renames: the target is either what it was or complete.
+ * target, which finish syncs and renames: the target is either what it was or complete. (open_plain leaves that to its caller.)
  * Refuses (EUSAGE): what the reader would refuse: names empty, too long, not UTF-8, twice there; impossible shapes; data that
  *   is more or less than was declared.
  * Invariant: `status` is the first failure; from then on every call returns it and its sentence, and nothing is written.
@@ -28,8 +28,9 @@ typedef struct names {
 } names;
 
 struct wr_gguf_writer {
-  char *path, *temp; /* temp: NULL when no temporary file exists */
-  int fd;            /* -1: closed */
+  char *path,
+      *temp; /* temp: the file that close removes; NULL: none. The path itself, copied, where there is no temporary name */
+  int fd;    /* -1: closed */
   weir_status status;
   char sentence[512]; /* of status */
   wr_str metas, infos;
@@ -42,6 +43,7 @@ struct wr_gguf_writer {
   uint64_t current_done; /* bytes of it that came */
   uint8_t *buffer;
   size_t buffered;
+  wr_hash hash; /* of what was written */
 };
 
 /* The sentence was left by the caller. */
@@ -65,7 +67,35 @@ static weir_status misuse(wr_gguf_writer *w, const char *fmt, ...) {
 static weir_status again(const wr_gguf_writer *w) { return wr_fail(w->status, "%s", w->sentence); }
 
 static weir_status fail_disk(wr_gguf_writer *w, const char *did) {
-  return stick(w, wr_fail_errno(errno == ENOSPC || errno == EDQUOT ? WEIR_ENOMEM : WEIR_EIO, w->temp, did));
+  return stick(w, wr_fail_errno(wr_write_status(errno), w->temp, did));
+}
+
+static weir_status open_writer(const char *path, const char *suffix, uint32_t alignment, wr_gguf_writer **out) {
+  wr_gguf_writer *w = wr_calloc(1, sizeof *w);
+  if (!w) return wr_fail_nomem(sizeof *w, "a writer");
+  const size_t cap = strlen(path) + strlen(suffix) + 1;
+  w->fd = -1;
+  w->alignment = alignment;
+  w->path = wr_strdup(path);
+  w->buffer = wr_malloc(BUFFER_BYTES);
+  wr_hash_begin(&w->hash, 0);
+  char *temp = wr_malloc(cap);
+  if (!w->path || !w->buffer || !temp) {
+    wr_free(temp);
+    wr_gguf_writer_close(w);
+    return wr_fail_nomem(BUFFER_BYTES, "a writer");
+  }
+  snprintf(temp, cap, "%s%s", path, suffix);
+  w->fd = wr_os_create(temp);
+  if (w->fd < 0) {
+    weir_status status = wr_fail_errno(wr_write_status(errno), temp, "create");
+    wr_free(temp);
+    wr_gguf_writer_close(w);
+    return status;
+  }
+  w->temp = temp;
+  *out = w;
+  return WEIR_OK;
 }
 
 weir_status wr_gguf_writer_open(const char *path, uint32_t alignment, wr_gguf_writer **out) {
@@ -73,37 +103,21 @@ weir_status wr_gguf_writer_open(const char *path, uint32_t alignment, wr_gguf_wr
   if (align < WR_GGUF_MIN_ALIGNMENT || align > WR_GGUF_MAX_ALIGNMENT || (align & (align - 1)) != 0)
     return wr_fail(WEIR_EUSAGE, "%s: alignment %u, it must be a power of two from %u to %u", wr_shown(path), align,
                    WR_GGUF_MIN_ALIGNMENT, WR_GGUF_MAX_ALIGNMENT);
-  wr_gguf_writer *w = wr_calloc(1, sizeof *w);
-  if (!w) return wr_fail_nomem(sizeof *w, "a writer");
-  size_t cap = strlen(path) + 16;
-  w->fd = -1;
-  w->alignment = align;
-  w->path = wr_strdup(path);
-  w->buffer = wr_malloc(BUFFER_BYTES);
-  char *temp = wr_malloc(cap);
-  if (!w->path || !w->buffer || !temp) {
-    wr_free(temp);
-    wr_gguf_writer_close(w);
-    return wr_fail_nomem(BUFFER_BYTES, "a writer");
-  }
-  snprintf(temp, cap, "%s.%08x.tmp", path, (unsigned)wr_random_seed());
-  w->fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (w->fd < 0) {
-    weir_status status = wr_fail_errno(WEIR_EIO, temp, "create");
-    wr_free(temp);
+  char suffix[16];
+  snprintf(suffix, sizeof suffix, ".%08x.tmp", (unsigned)wr_random_seed());
+  wr_gguf_writer *w;
+  WR_TRY(open_writer(path, suffix, align, &w));
+  weir_status status = alignment ? wr_gguf_put_u32(w, "general.alignment", alignment) : WEIR_OK;
+  if (status != WEIR_OK) {
     wr_gguf_writer_close(w);
     return status;
   }
-  w->temp = temp;
-  if (alignment) {
-    weir_status status = wr_gguf_put_u32(w, "general.alignment", alignment);
-    if (status != WEIR_OK) {
-      wr_gguf_writer_close(w);
-      return status;
-    }
-  }
   *out = w;
   return WEIR_OK;
+}
+
+weir_status wr_gguf_writer_open_plain(const char *path, wr_gguf_writer **out) {
+  return open_writer(path, "", WR_GGUF_ALIGNMENT, out);
 }
 
 void wr_gguf_writer_close(wr_gguf_writer *w) {
@@ -257,14 +271,9 @@ weir_status wr_gguf_put_tensor(wr_gguf_writer *w, const char *name, wr_gguf_type
 /* ---- to disk */
 
 static weir_status write_all(wr_gguf_writer *w, const uint8_t *p, size_t n) {
-  while (n > 0) {
-    ssize_t did = write(w->fd, p, n);
-    if (did < 0 && errno == EINTR) continue;
-    if (did < 0) return fail_disk(w, "write");
-    p += did;
-    n -= (size_t)did;
-  }
-  return WEIR_OK;
+  if (n == 0) return WEIR_OK;
+  wr_hash_add(&w->hash, p, n); /* what was just read is in the cache for the write */
+  return wr_os_write(w->fd, w->temp, p, n) == 0 ? WEIR_OK : fail_disk(w, "write");
 }
 
 static weir_status flush(wr_gguf_writer *w) {
@@ -343,13 +352,14 @@ static weir_status sync_folder(wr_gguf_writer *w) {
   const char *slash = strrchr(w->path, '/');
   char *folder = slash ? wr_strndup(w->path, slash == w->path ? 1 : (size_t)(slash - w->path)) : wr_strdup(".");
   if (!folder) return stick(w, wr_fail_nomem(1, "a path"));
-  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   weir_status status = WEIR_OK;
-  if (fd < 0 || (fsync(fd) != 0 && errno != EINVAL)) status = stick(w, wr_fail_errno(WEIR_EIO, folder, "sync"));
-  if (fd >= 0) close(fd);
+  if (wr_os_fsync_folder(folder) != 0) status = stick(w, wr_fail_errno(WEIR_EIO, folder, "sync"));
   wr_free(folder);
   return status;
 }
+
+uint64_t wr_gguf_writer_bytes(const wr_gguf_writer *w) { return w->hash.total_bytes; }
+uint64_t wr_gguf_writer_hash(const wr_gguf_writer *w) { return wr_hash_end(&w->hash); }
 
 weir_status wr_gguf_writer_finish(wr_gguf_writer *w) {
   if (w->status != WEIR_OK) return again(w);
@@ -359,12 +369,14 @@ weir_status wr_gguf_writer_finish(wr_gguf_writer *w) {
     return misuse(w, "data came for %zu of %zu tensors, and %llu bytes of the next", w->current, w->tensors.n,
                   (ull)w->current_done);
   WR_TRY(flush(w));
-  if (fsync(w->fd) != 0) return fail_disk(w, "sync");
+  if (wr_os_fsync(w->fd, w->temp) != 0) return fail_disk(w, "sync");
   int closed = close(w->fd);
   w->fd = -1;
   if (closed != 0) return fail_disk(w, "close");
-  if (rename(w->temp, w->path) != 0) return stick(w, wr_fail_errno(WEIR_EIO, w->path, "rename the finished file to this name"));
+  const bool renames = strcmp(w->temp, w->path) != 0;
+  if (renames && wr_os_rename(w->temp, w->path) != 0)
+    return stick(w, wr_fail_errno(wr_write_status(errno), w->path, "rename the finished file to this name"));
   wr_free(w->temp);
   w->temp = NULL;
-  return sync_folder(w);
+  return renames ? sync_folder(w) : WEIR_OK; /* whoever made the folder syncs it */
 }
