@@ -209,6 +209,9 @@ bool wr_grad_wanted(const wr_grad *g, int value);    /* does anything want the g
 /* `grad` (just emitted as an output of the last instruction, or any value) is a gradient of `value`: the first is kept, a later one turns
  * into ACCUMULATE on the instruction that made it where the op allows, else an `add` is emitted. */
 void wr_grad_add(wr_grad *g, int value, int grad);
+/* May the instruction that the rule of `i` emits next do i's own work too? Yes when nothing reads i's outputs so far; then i is removed, and
+ * the next instruction must write them. */
+bool wr_grad_take_over(wr_grad *g, const wr_instr *i);
 
 weir_status wr_pass_fuse(wr_program *p);
 int wr_value_readers(const wr_program *p, int value); /* uses of a value besides the instruction that defines it */

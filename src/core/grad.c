@@ -15,6 +15,7 @@ struct wr_grad {
   bool *wanted; /* [n] depends on something whose gradient is asked for */
   bool *owned;  /* [n] grad[v] belongs to v alone */
   int *grad;    /* [n] value id, -1 */
+  int at;       /* the instruction whose rule is at work */
 };
 
 wr_program *wr_grad_program(wr_grad *g) { return g->p; }
@@ -65,6 +66,18 @@ void wr_grad_add(wr_grad *g, int value, int grad) {
   if (wr_emit(p, &wr_op_add, NULL, args) != WEIR_OK) return;
   g->grad[value] = args[2];
   g->owned[value] = true;
+}
+
+bool wr_grad_take_over(wr_grad *g, const wr_instr *i) {
+  wr_program *p = g->p;
+  for (int a = 0; i->op->args[a].role != WR_ARG_END; a++)
+    if (i->op->args[a].role == WR_UPDATE ||
+        (i->op->args[a].role == WR_OUT && i->args[a] >= 0 && wr_value_readers(p, i->args[a])))
+      return false;
+  for (int a = 0; i->op->args[a].role != WR_ARG_END; a++)
+    if (i->op->args[a].role == WR_OUT && i->args[a] >= 0) p->values[i->args[a]].def = -1;
+  p->instrs[g->at].op = NULL;
+  return true;
 }
 
 void wr_grad_into(wr_program *p, int param, int accumulator) {
@@ -142,6 +155,7 @@ weir_status wr_pass_grad(wr_program *p, const int *y, const int *dy, int n, cons
   }
   const int n_forward = p->n_instrs;
   for (int i = n_forward - 1; i >= 0 && p->status == WEIR_OK; i--) {
+    g.at = i;
     const wr_instr in = p->instrs[i]; /* a copy: rules append, and the array may move */
     if (!in.op || !gradient_flows(&g, &in)) continue;
     if (!in.op->grad)
@@ -152,6 +166,7 @@ weir_status wr_pass_grad(wr_program *p, const int *y, const int *dy, int n, cons
   for (int v = 0; v < g.n && p->status == WEIR_OK; v++)
     if (p->values[v].kind == WR_PARAM && g.wanted[v]) publish(&g, v);
   for (int i = 0; i < n_wrt && p->status == WEIR_OK; i++) publish(&g, wrt[i]);
+  wr_program_compact(p);
   wr_free(g.wanted);
   wr_free(g.owned);
   wr_free(g.grad);
