@@ -17,7 +17,7 @@
 
 /* The largest tile: rows of a, panels of b. */
 #if WR_ISA_LEVEL >= 2
-enum { WR_GEMM_ROWS = 12, WR_GEMM_PANELS = 2 };
+enum { WR_GEMM_ROWS = 8, WR_GEMM_PANELS = 3 };
 #elif WR_ISA_LEVEL == 1
 enum { WR_GEMM_ROWS = 6, WR_GEMM_PANELS = 1 };
 #else
@@ -41,44 +41,58 @@ typedef struct wr_gemm {
   int64_t res_row;
 } wr_gemm;
 
+/* Masks of all sixteen lanes are slow where they are not free. */
+WR_INLINE v16 wr_gemm_load(const float *p, int lanes) { return lanes == 16 ? v16_load(p) : v16_load_n(p, lanes); }
+WR_INLINE void wr_gemm_store(float *p, v16 a, int lanes) {
+  if (lanes == 16)
+    v16_store(p, a);
+  else
+    v16_store_n(p, a, lanes);
+}
+
 /* One tile. across: the rows of a lie next to each other (a_row 1), else its columns do (a_step 1). */
 WR_INLINE void wr_gemm_tile(const int R, const int V, const bool across, const wr_gemm *g) {
   v16 acc[WR_GEMM_ROWS][WR_GEMM_PANELS];
-#pragma GCC unroll 12
+#pragma GCC unroll 8
   for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-    for (int v = 0; v < V; v++)
-      acc[r][v] = g->from ? v16_load_n(g->from + r * g->from_row + v * g->from_panel, v == V - 1 ? g->lanes : 16) : v16_zero();
-  const float *b = g->b, *b1 = g->b + (V - 1) * g->b_panel;
+#pragma GCC unroll 3
+    for (int v = 0; v < V; v++) acc[r][v] = v16_zero();
+  if (g->from) {
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 3
+      for (int v = 0; v < V; v++)
+        acc[r][v] = wr_gemm_load(g->from + r * g->from_row + v * g->from_panel, v == V - 1 ? g->lanes : 16);
+  }
   const int64_t row = across ? 1 : g->a_row, step = across ? g->a_step : 1;
-  /* three rows a pointer: then all addresses of a tile are base + 0, 1, 2 rows */
-  const float *a[(WR_GEMM_ROWS + 2) / 3];
-#pragma GCC unroll 4
+  const float *b[WR_GEMM_PANELS], *a[(WR_GEMM_ROWS + 2) / 3]; /* three rows a pointer: addresses are base + 0, 1, 2 rows */
+#pragma GCC unroll 3
+  for (int v = 0; v < V; v++) b[v] = g->b + v * g->b_panel;
+#pragma GCC unroll 3
   for (int t = 0; t < (R + 2) / 3; t++) a[t] = g->a + 3 * t * row;
   for (int64_t i = 0; i < g->n; i++) {
     v16 x[WR_GEMM_PANELS];
-    x[0] = v16_load(b);
-    if (V > 1) x[V - 1] = v16_load(b1);
-#pragma GCC unroll 12
+#pragma GCC unroll 3
+    for (int v = 0; v < V; v++) x[v] = v16_load(b[v]), b[v] += 16;
+#pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       const v16 s = v16_set1(a[r / 3][r % 3 * row]);
-#pragma GCC unroll 2
+#pragma GCC unroll 3
       for (int v = 0; v < V; v++) acc[r][v] = v16_fma(s, x[v], acc[r][v]);
     }
-    if (across) wr_prefetch(a[0] + 16);
-    b += 16, b1 += 16;
-#pragma GCC unroll 4
+    if (across) wr_prefetch(a[0] + 16); /* the next tile's */
+#pragma GCC unroll 3
     for (int t = 0; t < (R + 2) / 3; t++) a[t] += step;
   }
-#pragma GCC unroll 12
+#pragma GCC unroll 8
   for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 3
     for (int v = 0; v < V; v++) {
       const int lanes = v == V - 1 ? g->lanes : 16;
       v16 y = acc[r][v];
-      if (g->bias) y = v16_add(y, v16_load_n(g->bias + 16 * v, lanes));
-      if (g->res) y = v16_add(y, v16_load_n(g->res + r * g->res_row + 16 * v, lanes));
-      v16_store_n(g->to + r * g->to_row + v * g->to_panel, y, lanes);
+      if (g->bias) y = v16_add(y, wr_gemm_load(g->bias + 16 * v, lanes));
+      if (g->res) y = v16_add(y, wr_gemm_load(g->res + r * g->res_row + 16 * v, lanes));
+      wr_gemm_store(g->to + r * g->to_row + v * g->to_panel, y, lanes);
     }
 }
 
@@ -90,13 +104,14 @@ typedef void wr_gemm_fn(const wr_gemm *g);
 #if WR_ISA_LEVEL >= 2
 #define WR_GEMM_TILES(V) \
   WR_GEMM_TILE(1, V) WR_GEMM_TILE(2, V) WR_GEMM_TILE(3, V) WR_GEMM_TILE(4, V) WR_GEMM_TILE(5, V) WR_GEMM_TILE(6, V) \
-  WR_GEMM_TILE(7, V) WR_GEMM_TILE(8, V) WR_GEMM_TILE(9, V) WR_GEMM_TILE(10, V) WR_GEMM_TILE(11, V) WR_GEMM_TILE(12, V)
+  WR_GEMM_TILE(7, V) WR_GEMM_TILE(8, V)
 WR_GEMM_TILES(1)
 WR_GEMM_TILES(2)
+WR_GEMM_TILES(3)
 #define WR_GEMM_COLUMN(V) \
   {WR_GEMM_ROW(V, 1), WR_GEMM_ROW(V, 2), WR_GEMM_ROW(V, 3), WR_GEMM_ROW(V, 4), WR_GEMM_ROW(V, 5), WR_GEMM_ROW(V, 6), \
-   WR_GEMM_ROW(V, 7), WR_GEMM_ROW(V, 8), WR_GEMM_ROW(V, 9), WR_GEMM_ROW(V, 10), WR_GEMM_ROW(V, 11), WR_GEMM_ROW(V, 12)}
-static wr_gemm_fn *const wr_gemm_tiles[WR_GEMM_PANELS][WR_GEMM_ROWS][2] = {WR_GEMM_COLUMN(1), WR_GEMM_COLUMN(2)};
+   WR_GEMM_ROW(V, 7), WR_GEMM_ROW(V, 8)}
+static wr_gemm_fn *const wr_gemm_tiles[WR_GEMM_PANELS][WR_GEMM_ROWS][2] = {WR_GEMM_COLUMN(1), WR_GEMM_COLUMN(2), WR_GEMM_COLUMN(3)};
 #elif WR_ISA_LEVEL == 1
 WR_GEMM_TILE(1, 1) WR_GEMM_TILE(2, 1) WR_GEMM_TILE(3, 1) WR_GEMM_TILE(4, 1) WR_GEMM_TILE(5, 1) WR_GEMM_TILE(6, 1)
 static wr_gemm_fn *const wr_gemm_tiles[WR_GEMM_PANELS][WR_GEMM_ROWS][2] = {
@@ -168,7 +183,7 @@ WR_INLINE void wr_turn8(const float *from, int64_t from_step, float *to, int64_t
     b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
     b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
   }
-#pragma GCC unroll 2
+#pragma GCC unroll 3
   for (int i = 0; i < 8; i += 4) {
     a[i] = _mm256_shuffle_ps(b[i], b[i + 2], 0x44);
     a[i + 1] = _mm256_shuffle_ps(b[i], b[i + 2], 0xee);

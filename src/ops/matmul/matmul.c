@@ -167,11 +167,17 @@ static void dx_cost(const wr_call *c, wr_cost *out) {
   out->write_bytes = wr_cost_bytes(c, WR_MM_DX_DX);
   if (c->acc >> WR_MM_DX_DX & 1) out->read_bytes += out->write_bytes;
   out->flop = 2 * (double)wr_live_rows(c, WR_MM_DX_DY) * (double)w->ext[0] * (double)wr_inner(w);
+  /* packed weights are turned, for so many rows at a time */
+  if (w->layout == WR_PACK16)
+    out->copy_bytes = (double)wr_mm_parts(wr_live_rows(c, WR_MM_DX_DY), WR_MM_GEMM_REUSE) * out->weight_bytes;
 }
 
 static void dw_cost(const wr_call *c, wr_cost *out) {
   wr_cost_stream(&wr_op_matmul_dw, c, out);
   const double N = (double)wr_inner(&c->args[WR_MM_DW_DY]), K = (double)wr_inner(&c->args[WR_MM_DW_X]);
+  /* for a packed dw, dy goes into panels, for so many columns of x at a time */
+  if (c->args[WR_MM_DW_DW].layout == WR_PACK16)
+    out->copy_bytes = (double)wr_mm_parts(wr_inner(&c->args[WR_MM_DW_X]), WR_MM_GEMM_REUSE) * wr_cost_bytes(c, WR_MM_DW_DY);
   out->flop = 2 * (double)wr_live_rows(c, WR_MM_DW_X) * N * K;
 }
 

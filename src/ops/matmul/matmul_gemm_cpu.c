@@ -19,7 +19,6 @@ WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu));
 WR_ROW_FN(WR_KERNEL(matmul_dw_f32_gemm_cpu));
 
 static int64_t step_of(const wr_arg *a) { return a->stride_bytes / (int64_t)sizeof(float); }
-static int64_t parts_of(int64_t n, int64_t most) { return WR_MAX((n + most - 1) / most, (int64_t)1); }
 /* Where the i-th of `parts` parts of n begins, in multiples of `of`. */
 static int64_t cut(int64_t n, int64_t i, int64_t parts, int64_t of) {
   return i == parts ? n : WR_MIN((n + of - 1) / of * i / parts * of, n);
@@ -29,7 +28,8 @@ WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu)) {
   const wr_arg *x = &c->args[WR_MM_X], *wt = &c->args[WR_MM_W], *y = &c->args[WR_MM_Y];
   const wr_arg *bias = &c->args[WR_MM_BIAS], *res = &c->args[WR_MM_RES];
   const int64_t M = wr_live_rows(c, WR_MM_X), K = wr_inner(x), N = wt->ext[0], groups = (N + 15) / 16, stride = step_of(wt);
-  const int64_t ms = parts_of(M, WR_MM_GEMM_ROWS), ns = parts_of(groups, WR_MM_GEMM_GROUPS), ks = parts_of(K, WR_MM_GEMM_SUM);
+  const int64_t ms = wr_mm_parts(M, WR_MM_GEMM_ROWS), ns = wr_mm_parts(groups, WR_MM_GEMM_GROUPS),
+                ks = wr_mm_parts(K, WR_MM_GEMM_SUM);
   float *const sums = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_SUMS;
   int64_t begin, end;
   while (wr_take(w, 0, ms * ns, 1, &begin, &end))
@@ -63,8 +63,8 @@ WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu)) {
   const wr_arg *dy = &c->args[WR_MM_DX_DY], *wt = &c->args[WR_MM_DX_W], *dx = &c->args[WR_MM_DX_DX];
   const int64_t M = wr_live_rows(c, WR_MM_DX_DY), K = wr_inner(dx), N = wt->ext[0], stride = step_of(wt);
   const int64_t panels = (K + 15) / 16, groups = (N + 15) / 16;
-  const int64_t ms = parts_of(M, WR_MM_GEMM_REUSE), ks = parts_of(panels, WR_MM_GEMM_PACKED),
-                ns = parts_of(groups, WR_MM_GEMM_SUM / 16);
+  const int64_t ms = wr_mm_parts(M, WR_MM_GEMM_REUSE), ks = wr_mm_parts(panels, WR_MM_GEMM_PACKED),
+                ns = wr_mm_parts(groups, WR_MM_GEMM_SUM / 16);
   float *const packed = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_PANELS;
   const bool add = c->acc >> WR_MM_DX_DX & 1;
   int64_t begin, end;
@@ -109,7 +109,8 @@ WR_ROW_FN(WR_KERNEL(matmul_dw_f32_gemm_cpu)) {
   const wr_arg *dw = &c->args[WR_MM_DW_DW], *dbias = &c->args[WR_MM_DW_DBIAS];
   const int64_t M = wr_live_rows(c, WR_MM_DW_X), N = wr_inner(dy), K = wr_inner(x), groups = (N + 15) / 16,
                 stride = step_of(dw);
-  const int64_t ks = parts_of(K, WR_MM_GEMM_REUSE), ns = parts_of(groups, WR_MM_GEMM_PACKED), ms = parts_of(M, WR_MM_GEMM_SUM);
+  const int64_t ks = wr_mm_parts(K, WR_MM_GEMM_REUSE), ns = wr_mm_parts(groups, WR_MM_GEMM_PACKED),
+                ms = wr_mm_parts(M, WR_MM_GEMM_SUM);
   float *const packed = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_PANELS;
   const bool add = c->acc >> WR_MM_DW_DW & 1, add_bias = c->acc >> WR_MM_DW_DBIAS & 1;
   int64_t begin, end;

@@ -20,12 +20,14 @@ enum {
 /* Large FP32 products, matmul_gemm_cpu.c: parts that fit the second-level cache together. */
 enum {
   WR_MM_GEMM_LEAST = 16,  /* fewer rows than this are another kernel's */
-  WR_MM_GEMM_SUM = 512,   /* summands at a time */
+  WR_MM_GEMM_SUM = 384,   /* summands at a time */
   WR_MM_GEMM_ROWS = 120,  /* forward: a unit is so many rows of x, a multiple of the tile's, ... */
-  WR_MM_GEMM_GROUPS = 8,  /* ... against so many groups of weights */
-  WR_MM_GEMM_PACKED = 4,  /* gradients: panels that are packed at a time ... */
-  WR_MM_GEMM_REUSE = 1020 /* ... for so many rows or columns, a multiple of the tile's */
+  WR_MM_GEMM_GROUPS = 9,  /* ... against so many groups of weights */
+  WR_MM_GEMM_PACKED = 6,  /* gradients: panels that are packed at a time ... */
+  WR_MM_GEMM_REUSE = 1024 /* ... for so many rows or columns, a multiple of the tile's */
 };
+/* Into how many parts of at most `most` is n cut? */
+static inline int64_t wr_mm_parts(int64_t n, int64_t most) { return WR_MAX((n + most - 1) / most, (int64_t)1); }
 /* Floats of scratch of a thread: sums between parts; packed panels. */
 enum { WR_MM_GEMM_SUMS = WR_MM_GEMM_ROWS * WR_MM_GEMM_GROUPS * 16, WR_MM_GEMM_PANELS = WR_MM_GEMM_PACKED * WR_MM_GEMM_SUM * 16 };
 
