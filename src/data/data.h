@@ -172,7 +172,7 @@ weir_status wr_text_block_each(const wr_text_input *in, wr_text_block *b, wr_tex
 weir_status wr_text_input_settle(wr_text_input *in, const wr_text_block *b);
 weir_status wr_text_input_end(const wr_text_input *in);   /* after the last block: EFORMAT: too many bad records, or no text at all */
 void wr_text_block_free(wr_text_block *b);
-const wr_text_counts *wr_text_input_counts(const wr_text_input *in);
+void wr_text_input_counts(const wr_text_input *in, wr_text_counts *out);
 size_t wr_text_input_bad(const wr_text_input *in, const wr_text_bad **out); /* the first ones, at most WR_TEXT_BAD_SHOWN */
 double wr_text_input_done(const wr_text_input *in);       /* share of the input that was read, by bytes on disk; 0: unknown */
 uint64_t wr_text_input_id(const wr_text_input *in);       /* hash of the files' paths, sizes and times */

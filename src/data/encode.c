@@ -9,8 +9,8 @@ wr_framing wr_framing_of(const wr_tokenizer *t) {
   return (wr_framing){begin, begin != WR_NO_TOKEN && begin == end ? WR_NO_TOKEN : end};
 }
 
-weir_status wr_encode_piece(const wr_tokenizer *t, const wr_framing *f, const wr_text_piece *p, wr_ids *out) {
+weir_status wr_encode_piece(wr_encoder *e, const wr_framing *f, const wr_text_piece *p, wr_ids *out) {
   if (p->first && f->bos != WR_NO_TOKEN) WR_TRY(wr_ids_put(out, f->bos));
-  WR_TRY(wr_encode(t, p->text, p->n, p->first ? 0 : WR_TEXT_CONTINUES, out));
+  WR_TRY(wr_encoder_put(e, p->text, p->n, p->first ? 0 : WR_TEXT_CONTINUES, out));
   return p->last && f->eos != WR_NO_TOKEN ? wr_ids_put(out, f->eos) : WEIR_OK;
 }

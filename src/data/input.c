@@ -49,8 +49,9 @@ struct wr_text_input {
   char *carry;                        /* read, but not yet in a block */
   size_t n_carry, cap_carry;
   uint64_t number, doc;
+  uint64_t empty_files, binary_files; /* counted by whoever reads */
 
-  wr_text_counts counts;
+  wr_text_counts counts; /* by whoever settles */
   wr_text_bad bad[WR_TEXT_BAD_SHOWN];
   size_t n_bad;
 };
@@ -101,7 +102,7 @@ static weir_status is_binary(const char *path, bool *out) {
 static weir_status add_found(wr_text_input *in, const char *path, const struct stat *st) {
   bool binary = false;
   if (!is_jsonl(path) && !in->o.jsonl) WR_TRY(is_binary(path, &binary));
-  in->counts.binary_files += binary;
+  in->binary_files += binary;
   return binary ? WEIR_OK : add_file(in, path, st);
 }
 
@@ -138,7 +139,7 @@ static weir_status add_path(wr_text_input *in, const char *path) {
   WR_TRY(add_folder(in, path, 0));
   if (in->n_files == before)
     return wr_fail(WEIR_EUSAGE, "%s: there is no text file in this folder (%llu binary ones)", wr_escape(path, strlen(path)),
-                   (unsigned long long)in->counts.binary_files);
+                   (unsigned long long)in->binary_files);
   qsort(in->files + before, in->n_files - before, sizeof *in->files, by_path);
   return WEIR_OK;
 }
@@ -367,7 +368,7 @@ weir_status wr_text_input_read(wr_text_input *in, wr_text_block *b) {
     WR_TRY(read_block(in, b));
     if (b->n) break;
     if (!in->files[in->at_file].jsonl) {
-      in->counts.empty += in->file_pos == 0;
+      in->empty_files += in->file_pos == 0;
       in->doc++;
     }
     close_file(in);
@@ -525,7 +526,7 @@ weir_status wr_text_input_end(const wr_text_input *in) {
   return wr_fail(WEIR_EFORMAT, "%s%s: there is no text in it (%llu files, %llu records, %llu of them empty, %llu binary files)",
                  wr_escape(path, strlen(path)), in->n_files > 1 ? " and the others" : "", (unsigned long long)in->n_files,
                  (unsigned long long)in->counts.records, (unsigned long long)in->counts.empty,
-                 (unsigned long long)in->counts.binary_files);
+                 (unsigned long long)in->binary_files);
 }
 
 void wr_text_block_free(wr_text_block *b) {
@@ -534,7 +535,11 @@ void wr_text_block_free(wr_text_block *b) {
   *b = (wr_text_block){0};
 }
 
-const wr_text_counts *wr_text_input_counts(const wr_text_input *in) { return &in->counts; }
+void wr_text_input_counts(const wr_text_input *in, wr_text_counts *out) {
+  *out = in->counts;
+  out->empty += in->empty_files;
+  out->binary_files = in->binary_files;
+}
 
 size_t wr_text_input_bad(const wr_text_input *in, const wr_text_bad **out) {
   *out = in->bad;
