@@ -36,7 +36,7 @@ typedef struct wr_options {
   weir_sampling sampling;
   weir_kv_type kv_type;
   const char *command;
-  const char *args[2];
+  char **args; /* [n_args]: what is not an option, gathered at the beginning of argv */
   int n_args;
 } wr_options;
 
@@ -59,7 +59,9 @@ void wr_close_model(weir_context *ctx, weir_model *m);
 weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **out);
 
 /* Ctrl-C and SIGTERM make the session stop; a second one ends the process at once. wr_interrupted: 0, 130 or 143. */
-void wr_stop_on_signal(weir_session *s); /* NULL: no session any more */
+typedef void (*wr_stop_fn)(void *what);
+void wr_on_signal(wr_stop_fn stop, void *what); /* stop(what), from the handler; NULL: nothing runs any more */
+void wr_stop_on_signal(weir_session *s);        /* the same for a session; NULL: no session any more */
 int wr_interrupted(void);
 
 bool wr_terminal(FILE *f);

@@ -50,25 +50,28 @@ weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **o
 
 /* ---- signals */
 
-static _Atomic(weir_session *) stopping;
+static _Atomic(wr_stop_fn) stop_running;
+static _Atomic(void *) running;
 static volatile sig_atomic_t seen_signal;
 
 static void on_signal(int number) {
   if (seen_signal) _exit(128 + number); /* the second one does not wait */
   seen_signal = number;
-  weir_session *s = atomic_load(&stopping);
-  if (s)
-    weir_stop(s);
-  else
-    _exit(128 + number);
+  const wr_stop_fn stop = atomic_load(&stop_running);
+  if (!stop) _exit(128 + number);
+  stop(atomic_load(&running));
 }
 
-void wr_stop_on_signal(weir_session *s) {
-  struct sigaction action = {.sa_handler = s ? on_signal : SIG_DFL};
-  atomic_store(&stopping, s);
+void wr_on_signal(wr_stop_fn stop, void *what) {
+  struct sigaction action = {.sa_handler = stop ? on_signal : SIG_DFL};
+  atomic_store(&running, what);
+  atomic_store(&stop_running, stop);
   sigaction(SIGINT, &action, NULL);
   sigaction(SIGTERM, &action, NULL);
 }
+
+static void stop_session(void *s) { weir_stop(s); }
+void wr_stop_on_signal(weir_session *s) { wr_on_signal(s ? stop_session : NULL, s); }
 
 int wr_interrupted(void) { return seen_signal ? 128 + seen_signal : 0; }
 

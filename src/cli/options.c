@@ -237,7 +237,7 @@ static int take_option(enum wr_command id, const option_row *r, const char *inli
   return take_value(r, inline_value ? inline_value : next, o);
 }
 
-static int take_argument(enum wr_command id, const char *text, wr_options *o) {
+static int take_argument(enum wr_command id, char *text, wr_options *o) {
   if (o->n_args >= commands[id].most) return wr_usage(o, "unexpected argument '%s'", text);
   o->args[o->n_args++] = text;
   return 0;
@@ -290,7 +290,7 @@ static int check_words(wr_options *o) {
 
 int wr_options_parse(enum wr_command id, int argc, char **argv, wr_options *out) {
   const command_row *c = &commands[id];
-  *out = (wr_options){.command = c->name};
+  *out = (wr_options){.command = c->name, .args = argv};
   for (int i = 0; i < N_ROWS; i++)
     if (rows[i].kind == COUNT) memcpy((char *)out + rows[i].at, &rows[i].otherwise, sizeof rows[i].otherwise);
   bool only_arguments = false;

@@ -42,12 +42,12 @@ typedef struct build {
   const char *folder;
   wr_text_input *input;
   int64_t shard_tok;
-  wr_manifest manifest;
+  wr_shards_manifest manifest;
   output out[WR_SPLITS];
   int (*progress)(void *user, const weir_data_progress *p);
   void *user;
-  uint64_t begin_ns, tokens;     /* tokens: written by this run */
-  wr_encoder **encoders; /* [threads] */
+  uint64_t begin_ns, tokens; /* tokens: written by this run */
+  wr_encoder **encoders;     /* [threads] */
 
   pthread_mutex_t lock; /* of all below */
   pthread_cond_t changed;
@@ -99,7 +99,7 @@ static weir_status begin_shard(build *b, int split) {
 
 /* Adds the shard that stands in the folder as the split's next one. */
 static weir_status list_shard(build *b, int split, wr_shard *shard, const char *file) {
-  return wr_manifest_add(&b->manifest.split[split], file, shard->head) ? WEIR_OK : wr_fail_nomem(64, "a manifest");
+  return wr_shards_manifest_add(&b->manifest.split[split], file, shard->head) ? WEIR_OK : wr_fail_nomem(64, "a manifest");
 }
 
 static weir_status open_nth(const build *b, int split, size_t n, char file[32], wr_shard *out) {
@@ -289,6 +289,23 @@ static weir_status take_over(build *b) {
   return WEIR_OK;
 }
 
+static bool has_shards(const build *b) {
+  bool has = false;
+  for (int split = 0; split < WR_SPLITS; split++) {
+    char file[32];
+    snprintf(file, sizeof file, "%s-00000.bin", wr_split_names[split]);
+    char *path = wr_path_join(b->folder, file);
+    has |= !path || access(path, F_OK) == 0;
+    wr_free(path);
+  }
+  return has;
+}
+
+static weir_status mark_folder(const build *b, const char *marker, const char *text, size_t n) {
+  WR_TRY(wr_file_write_atomic(marker, text, n));
+  return write_tokenizer(b);
+}
+
 /* What stands in the folder: nothing, this build unfinished, this build finished (*whole), or something else. */
 static weir_status enter_folder(build *b, bool again, bool *whole) {
   weir_status s = wr_mkdir_p(b->folder);
@@ -297,27 +314,29 @@ static weir_status enter_folder(build *b, bool again, bool *whole) {
   const char *name = wr_escape(b->folder, strlen(b->folder));
   *whole = false;
   if (s == WEIR_OK && access(manifest, F_OK) == 0) {
-    wr_manifest m = {0};
-    s = wr_manifest_read(b->folder, &m);
+    wr_shards_manifest m = {0};
+    s = wr_shards_manifest_read(b->folder, &m);
     if (s == WEIR_OK && again && m.build == b->manifest.build) {
-      wr_manifest_free(&b->manifest);
+      wr_shards_manifest_free(&b->manifest);
       b->manifest = m;
       *whole = true;
     } else if (s == WEIR_OK) {
-      wr_manifest_free(&m);
+      wr_shards_manifest_free(&m);
       s = wr_fail(WEIR_EUSAGE, "%s: holds shards of other text or options; remove it or choose another folder", name);
     }
   } else if (s == WEIR_OK && access(marker, F_OK) == 0) {
     char *text = NULL;
     size_t len = 0;
     s = wr_file_read(marker, 4096, &text, &len);
-    if (s == WEIR_OK && (len != (size_t)n || memcmp(text, want, len) != 0))
-      s = wr_fail(WEIR_EUSAGE, "%s: holds an unfinished build of other text or options; remove it or choose another folder", name);
+    const bool ours = s == WEIR_OK && len == (size_t)n && memcmp(text, want, len) == 0;
     wr_free(text);
-    if (s == WEIR_OK) s = take_over(b);
+    if (s == WEIR_OK && !ours && has_shards(b))
+      s = wr_fail(WEIR_EUSAGE, "%s: holds an unfinished build of other text or options; remove it or choose another folder",
+                  name);
+    else if (s == WEIR_OK)
+      s = ours ? take_over(b) : mark_folder(b, marker, want, (size_t)n);
   } else if (s == WEIR_OK) {
-    s = wr_file_write_atomic(marker, want, (size_t)n);
-    if (s == WEIR_OK) s = write_tokenizer(b);
+    s = mark_folder(b, marker, want, (size_t)n);
   }
   wr_free(marker);
   wr_free(manifest);
@@ -330,13 +349,13 @@ static weir_status finish(build *b) {
     if (b->out[i].writer) WR_TRY(end_shard(b, i, b->tail));
   wr_text_counts c;
   wr_text_input_counts(b->input, &c);
-  wr_manifest *m = &b->manifest;
+  wr_shards_manifest *m = &b->manifest;
   m->bytes = c.bytes;
   m->docs = c.docs;
   m->records = c.records;
   m->bad = c.bad;
   m->empty = c.empty;
-  WR_TRY(wr_manifest_write(b->folder, m));
+  WR_TRY(wr_shards_manifest_write(b->folder, m));
   weir_status s = WEIR_OK;
   char *marker = in_folder(b, "build.json", &s);
   if (marker) unlink(marker);
@@ -347,7 +366,7 @@ static weir_status finish(build *b) {
 /* ------------------------------------------------------------------------------------------------------------- the report */
 
 static void fill_report(const build *b, uint64_t resumed, weir_data_build_report *r) {
-  const wr_manifest *m = &b->manifest;
+  const wr_shards_manifest *m = &b->manifest;
   const wr_manifest_split *train = &m->split[WR_SPLIT_TRAIN], *val = &m->split[WR_SPLIT_VAL];
   wr_text_counts c;
   const wr_text_bad *bad;
@@ -415,10 +434,10 @@ weir_status wr_data_build(const wr_tokenizer *t, const char *const *inputs, size
              .lock = PTHREAD_MUTEX_INITIALIZER,
              .changed = PTHREAD_COND_INITIALIZER};
   WR_TRY(wr_text_input_open(&input, &b.input));
-  b.manifest = (wr_manifest){.vocab = wr_tokenizer_size(t),
-                             .tokenizer_hash = wr_tokenizer_hash(t),
-                             .token_bytes = (uint32_t)wr_token_width(wr_tokenizer_size(t)),
-                             .val_share = input.val_share};
+  b.manifest = (wr_shards_manifest){.vocab = wr_tokenizer_size(t),
+                                    .tokenizer_hash = wr_tokenizer_hash(t),
+                                    .token_bytes = (uint32_t)wr_token_width(wr_tokenizer_size(t)),
+                                    .val_share = input.val_share};
   b.manifest.build = build_id(b.input, &input, b.shard_tok, b.manifest.tokenizer_hash);
   snprintf(b.manifest.tokenizer, sizeof b.manifest.tokenizer, "%s", wr_tokenizer_name(t));
   bool whole, standard = false;
@@ -437,7 +456,7 @@ weir_status wr_data_build(const wr_tokenizer *t, const char *const *inputs, size
     }
   }
   wr_free(b.slots);
-  wr_manifest_free(&b.manifest);
+  wr_shards_manifest_free(&b.manifest);
   wr_text_input_close(b.input);
   return s;
 }

@@ -66,20 +66,20 @@ typedef struct wr_manifest_shard { char file[32]; uint64_t tokens, docs, header_
 typedef struct wr_manifest_split { wr_manifest_shard *shards; size_t n, cap; uint64_t tokens, docs; } wr_manifest_split;
 enum { WR_SPLIT_TRAIN, WR_SPLIT_VAL, WR_SPLITS };
 extern const char *const wr_split_names[WR_SPLITS];  /* "train", "val" */
-typedef struct wr_manifest {
+typedef struct wr_shards_manifest {
   uint64_t vocab, tokenizer_hash, bytes, docs, records, bad, empty, build;
   uint32_t token_bytes;
   char tokenizer[64];
   double val_share;
   wr_manifest_split split[WR_SPLITS];
-} wr_manifest;
-weir_status wr_manifest_read(const char *folder, wr_manifest *out);
-weir_status wr_manifest_parse(const char *text, size_t n, const char *path, wr_manifest *out);
-weir_status wr_manifest_write(const char *folder, const wr_manifest *m);
-bool wr_manifest_add(wr_manifest_split *s, const char *file, const wr_shard_header *h); /* false: no memory */
-void wr_manifest_free(wr_manifest *m);
+} wr_shards_manifest;
+weir_status wr_shards_manifest_read(const char *folder, wr_shards_manifest *out);
+weir_status wr_shards_manifest_parse(const char *text, size_t n, const char *path, wr_shards_manifest *out);
+weir_status wr_shards_manifest_write(const char *folder, const wr_shards_manifest *m);
+bool wr_shards_manifest_add(wr_manifest_split *s, const char *file, const wr_shard_header *h); /* false: no memory */
+void wr_shards_manifest_free(wr_shards_manifest *m);
 /* The i-th shard of a split, opened and held against the manifest. *path: the caller frees. */
-weir_status wr_manifest_shard_open(const char *folder, const wr_manifest *m, int split, size_t i, wr_shard *out);
+weir_status wr_shards_manifest_shard_open(const char *folder, const wr_shards_manifest *m, int split, size_t i, wr_shard *out);
 char *wr_path_join(const char *folder, const char *file); /* NULL: no memory */
 
 /* ---- permute.c: a bijection of 0 … n-1 for each (key, tweak) */

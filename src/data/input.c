@@ -49,7 +49,8 @@ struct wr_text_input {
   char *carry;                        /* read, but not yet in a block */
   size_t n_carry, cap_carry;
   uint64_t number, doc;
-  uint64_t empty_files, binary_files; /* counted by whoever reads */
+  atomic_uint_fast64_t empty_files;
+  uint64_t binary_files; /* counted by whoever reads */
 
   wr_text_counts counts; /* by whoever settles */
   wr_text_bad bad[WR_TEXT_BAD_SHOWN];
@@ -523,10 +524,8 @@ weir_status wr_text_input_end(const wr_text_input *in) {
   if ((double)in->counts.bad > in->max_bad * (double)in->counts.records) return too_many(in);
   if (in->counts.docs) return WEIR_OK;
   const char *path = in->files[0].path;
-  return wr_fail(WEIR_EFORMAT, "%s%s: there is no text in it (%llu files, %llu records, %llu of them empty, %llu binary files)",
-                 wr_escape(path, strlen(path)), in->n_files > 1 ? " and the others" : "", (unsigned long long)in->n_files,
-                 (unsigned long long)in->counts.records, (unsigned long long)in->counts.empty,
-                 (unsigned long long)in->binary_files);
+  return wr_fail(WEIR_EFORMAT, "%s%s: there is no text in it: no document that is not empty", wr_escape(path, strlen(path)),
+                 in->n_files > 1 ? " and the others" : "");
 }
 
 void wr_text_block_free(wr_text_block *b) {

@@ -188,14 +188,14 @@ static void loader_close(wr_data *d) {
 
 /* --------------------------------------------------------------------------------------------------------------- opening */
 
-static weir_status open_shards(loader *l, source *s, const wr_manifest *m) {
+static weir_status open_shards(loader *l, source *s, const wr_shards_manifest *m) {
   const int split = l->validation ? WR_SPLIT_VAL : WR_SPLIT_TRAIN;
   const size_t n = m->split[split].n;
   s->shards = wr_calloc(WR_MAX(n, (size_t)1), sizeof *s->shards);
   s->first_window = wr_calloc(n + 1, sizeof *s->first_window);
   if (!s->shards || !s->first_window) return wr_fail_nomem(n * sizeof *s->shards, "the shards");
   for (size_t i = 0; i < n; i++) {
-    WR_TRY(wr_manifest_shard_open(s->path, m, split, i, &s->shards[i]));
+    WR_TRY(wr_shards_manifest_shard_open(s->path, m, split, i, &s->shards[i]));
     s->n_shards = i + 1;
     const wr_shard_header *h = s->shards[i].head;
     s->first_window[i + 1] = s->first_window[i] + windows_of(h->n_tokens, l->T);
@@ -210,11 +210,11 @@ static weir_status open_source(loader *l, int i, const wr_data_source *given) {
   source *s = &l->sources[i];
   s->path = wr_strdup(given->path);
   if (!s->path) return wr_fail_nomem(strlen(given->path), "a path");
-  wr_manifest m = {0};
-  WR_TRY(wr_manifest_read(s->path, &m));
+  wr_shards_manifest m = {0};
+  WR_TRY(wr_shards_manifest_read(s->path, &m));
   weir_status status = open_shards(l, s, &m);
   const uint64_t vocab = m.vocab, hash = m.tokenizer_hash;
-  wr_manifest_free(&m);
+  wr_shards_manifest_free(&m);
   WR_TRY(status);
   s->first = l->windows;
   l->windows += s->first_window[s->n_shards];

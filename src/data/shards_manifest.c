@@ -29,7 +29,7 @@ bool wr_data_is_shards(const char *path) {
   return is;
 }
 
-bool wr_manifest_add(wr_manifest_split *s, const char *file, const wr_shard_header *h) {
+bool wr_shards_manifest_add(wr_manifest_split *s, const char *file, const wr_shard_header *h) {
   if (!wr_grow((void **)&s->shards, &s->cap, s->n + 1, sizeof *s->shards)) return false;
   wr_manifest_shard *m = &s->shards[s->n++];
   *m = (wr_manifest_shard){.tokens = h->n_tokens, .docs = h->n_docs - h->continues, .header_hash = h->header_hash};
@@ -39,9 +39,9 @@ bool wr_manifest_add(wr_manifest_split *s, const char *file, const wr_shard_head
   return true;
 }
 
-void wr_manifest_free(wr_manifest *m) {
+void wr_shards_manifest_free(wr_shards_manifest *m) {
   for (int i = 0; i < WR_SPLITS; i++) wr_free(m->split[i].shards);
-  *m = (wr_manifest){0};
+  *m = (wr_shards_manifest){0};
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- reading */
@@ -90,20 +90,20 @@ static void get_shards(reader *r, const json_t *list, const char *name, wr_manif
     char file[sizeof((wr_manifest_shard *)0)->file] = "";
     get_text(r, o, "file", file, sizeof file);
     if (strchr(file, '/') || file[0] == '.') bad(r, "file", "the name of a file in this folder");
-    if (r->status == WEIR_OK && !wr_manifest_add(out, file, &h))
+    if (r->status == WEIR_OK && !wr_shards_manifest_add(out, file, &h))
       r->status = wr_fail_nomem(json_array_size(list) * 64, "a manifest");
     if (r->status != WEIR_OK) return;
   }
 }
 
-weir_status wr_manifest_parse(const char *text, size_t n, const char *path, wr_manifest *out) {
+weir_status wr_shards_manifest_parse(const char *text, size_t n, const char *path, wr_shards_manifest *out) {
   json_error_t e;
   json_t *o = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
   if (!o)
     return wr_fail(WEIR_EFORMAT, "%s:%d:%d: %s", wr_escape(path, strlen(path)), e.line, e.column,
                    wr_escape(e.text, strlen(e.text)));
   reader r = {.path = path};
-  wr_manifest m = {0};
+  wr_shards_manifest m = {0};
   char format[32] = "";
   get_text(&r, o, "format", format, sizeof format);
   if (r.status == WEIR_OK && strcmp(format, "weir-shards") != 0) bad(&r, "format", "\"weir-shards\"");
@@ -128,11 +128,11 @@ weir_status wr_manifest_parse(const char *text, size_t n, const char *path, wr_m
   if (r.status == WEIR_OK)
     *out = m;
   else
-    wr_manifest_free(&m);
+    wr_shards_manifest_free(&m);
   return r.status;
 }
 
-weir_status wr_manifest_read(const char *folder, wr_manifest *out) {
+weir_status wr_shards_manifest_read(const char *folder, wr_shards_manifest *out) {
   char *path = wr_path_join(folder, "manifest.json"), *text = NULL, *unfinished = wr_path_join(folder, "build.json");
   size_t n = 0;
   weir_status s = WEIR_OK;
@@ -143,14 +143,14 @@ weir_status wr_manifest_read(const char *folder, wr_manifest *out) {
                 wr_escape(folder, strlen(folder)));
   else
     s = wr_file_read(path, MAX_MANIFEST_BYTES, &text, &n);
-  if (s == WEIR_OK) s = wr_manifest_parse(text, n, path, out);
+  if (s == WEIR_OK) s = wr_shards_manifest_parse(text, n, path, out);
   wr_free(text);
   wr_free(path);
   wr_free(unfinished);
   return s;
 }
 
-weir_status wr_manifest_shard_open(const char *folder, const wr_manifest *m, int split, size_t i, wr_shard *out) {
+weir_status wr_shards_manifest_shard_open(const char *folder, const wr_shards_manifest *m, int split, size_t i, wr_shard *out) {
   const wr_manifest_shard *want = &m->split[split].shards[i];
   char *path = wr_path_join(folder, want->file);
   if (!path) return wr_fail_nomem(strlen(folder), "a path");
@@ -173,7 +173,7 @@ weir_status wr_manifest_shard_open(const char *folder, const wr_manifest *m, int
 
 /* ---------------------------------------------------------------------------------------------------------------- writing */
 
-weir_status wr_manifest_write(const char *folder, const wr_manifest *m) {
+weir_status wr_shards_manifest_write(const char *folder, const wr_shards_manifest *m) {
   wr_str out = {0};
   wr_str_printf(
       &out,
