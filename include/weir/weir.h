@@ -701,6 +701,7 @@ typedef struct weir_train_options {
   const weir_train_data *data; /* [n_data]. A resumed run may leave it out */
   size_t n_data;
   const char *config;      /* JSON with settings by name, for fields that are not set here; NULL: none. A run's config.json is one */
+  bool trace;              /* keep what weir_trainer_spans gives */
   bool no_machine;         /* do not measure this machine's peak (about 1 s once): mfu is then 0 */
   const char *use;         /* forces kernel rows, "op:row,op:row"; NULL: $WEIR_USE */
   int (*progress)(void *user, const char *what, double done); /* of what opening does; done 0 ... 1; not 0 back: ESTOPPED */
@@ -771,15 +772,16 @@ weir_status weir_trainer_open(weir_context *ctx, const char *folder, const weir_
 void weir_trainer_close(weir_trainer *t);                 /* NULL allowed. Waits for a save; does not begin one */
 
 /* One step; after it, where due, a validation, a checkpoint and a text sample; and a line of metrics. EFAIL: not finite, and
- * on_nan is stop (the last checkpoint is kept); ESTOPPED: weir_trainer_stop was called: the state is saved (folder given);
- * ENOMEM, EIO: a checkpoint could not be written. The step itself is done then, and training may go on. */
+ * on_nan is stop (the last checkpoint is kept); ESTOPPED: weir_trainer_stop was called: the state is on disk (folder given);
+ * ENOMEM, EIO: the last checkpoint could not be written. One before that fails is an event: the run goes on, and the next one
+ * is tried. A run that has its length makes no step: done. */
 weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out);
 /* Mean loss over the validation split (eval_batches of it): the sum of the losses of its tokens / their number, whatever the
  * batch. EUSAGE: there is no validation data. */
 weir_status weir_trainer_eval(weir_trainer *t, double *loss);
 weir_status weir_trainer_save(weir_trainer *t);           /* begin to write a checkpoint of the present step, beside training */
-weir_status weir_trainer_wait(weir_trainer *t);           /* until it is on disk; its failure is told here or at the next step */
-/* The running step, or the next one, ends with a checkpoint and ESTOPPED. From any thread or signal handler. */
+weir_status weir_trainer_wait(weir_trainer *t);           /* until it is on disk; its failure is told here, or is the next step's event */
+/* The running step ends as usual; the next one only writes a checkpoint and is ESTOPPED. From any thread or signal handler. */
 void weir_trainer_stop(weir_trainer *t);
 
 /* A copy in memory of all that decides the next step (weights, moments, counters, position in the data). */
@@ -815,7 +817,8 @@ typedef struct weir_trainer_info {                        /* everything lives as
   const weir_train_bytes *memory; /* [n_memory] what was planned, by class */
   size_t n_memory;
   uint64_t planned_bytes;  /* their sum */
-  uint64_t measured_bytes; /* most anonymous memory that the process was seen to hold so far */
+  uint64_t aside_bytes;    /* besides, at most, while a checkpoint is being written: copies of what changes before it was written */
+  uint64_t measured_bytes; /* most anonymous memory that the process was seen to hold so far, without copies aside */
   const weir_train_param *params; /* [n_params] */
   size_t n_params;
   weir_train_seconds seconds; /* of all steps since opening */

@@ -1,0 +1,169 @@
+/* plans.c: the programs of a step, bound to the trainer's memory, and what their instructions only move.
+ *
+ *   micro   B samples forward and backward           valid   forward alone; it shares micro's activations
+ *   norm    sum of squares of all gradients          rules   an optimiser's step for the parameters that have it
+ *
+ * norm and rules see weights, moments and gradients as flat rows of the bytes that they are, whatever their layout: padding is zero in
+ * all of them and stays so.
+ */
+#include "ops/ops.h"
+#include "train/train.h"
+
+/* --------------------------------------------------------------------------------------------------- what instructions move */
+
+/* The name that the report has for what an op moves. */
+static const char *moved_by(const char *op) {
+  static const struct {
+    const char *op, *what;
+  } names[] = {{"embed", "gather"}, {"gather", "gather"}, {"copy", "cast"}, {"kv_store", "staging"}};
+  for (size_t i = 0; i < WR_ARRAY_LEN(names); i++)
+    if (wr_is(names[i].op, op)) return names[i].what;
+  return op;
+}
+
+static weir_status find_moved(wr_stage *s) {
+  const int n = s->plan.list.n;
+  s->moved = wr_calloc((size_t)WR_MAX(n, 1), sizeof *s->moved);
+  if (!s->moved) return wr_fail_nomem((size_t)n * sizeof *s->moved, "the copies of a plan");
+  for (int i = 0; i < n; i++) {
+    wr_cost c;
+    wr_plan_cost(&s->plan, i, s->plan.regs_host, &c);
+    const double all = c.read_bytes + c.write_bytes;
+    s->moved[i] =
+        (wr_moved){moved_by(s->program.instrs[i].op->name), c.copy_bytes, all > 0 ? WR_MIN(c.copy_bytes / all, 1) : 0};
+  }
+  return WEIR_OK;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------- planning */
+
+static weir_status make_stage(weir_trainer *t, wr_stage *s, const wr_buf *arena) {
+  const wr_plan_options options = {.use = t->set.o.use, .profile = true, .arena = arena};
+  WR_TRY(wr_program_status(&s->program));
+  pthread_mutex_lock(&t->ctx->lock);
+  const weir_status st = wr_plan_make(&s->program, &t->ctx->mem, &options, &s->plan);
+  pthread_mutex_unlock(&t->ctx->lock);
+  WR_TRY(st);
+  s->made = true;
+  s->plan.regs_host->seed = (uint64_t)t->set.o.seed;
+  return find_moved(s);
+}
+
+static void free_stage(weir_trainer *t, wr_stage *s) {
+  pthread_mutex_lock(&t->ctx->lock);
+  wr_plan_free(&s->plan);
+  pthread_mutex_unlock(&t->ctx->lock);
+  wr_program_free(&s->program);
+  wr_free(s->moved);
+  *s = (wr_stage){0};
+}
+
+static weir_status build_pass(weir_trainer *t, wr_stage *s, wr_train_io *io, wr_remat remat, bool forward_only,
+                              const wr_buf *arena) {
+  const wr_train_shape shape = {.B = t->set.o.batch,
+                                .T = t->set.o.ctx,
+                                .layout = t->layout,
+                                .remat = remat,
+                                .accumulate = !forward_only && t->set.o.accumulate > 1,
+                                .forward_only = forward_only};
+  wr_program_init(&s->program);
+  WR_TRY(wr_train_build(&s->program, &t->spec, &shape, io));
+  for (int i = 0; i < t->n_slots; i++) {
+    const int value = io->params[i].value;
+    wr_bind(&s->program, value, &t->weights, t->slots[i].at);
+    if (shape.accumulate) wr_bind(&s->program, s->program.values[value].grad, &t->grads, t->slots[i].at);
+  }
+  s->split = io->first_backward;
+  return make_stage(t, s, arena);
+}
+
+/* A value over the bytes of slot i, bound; `name` before the parameter's. */
+static int flat(wr_program *p, wr_kind kind, const wr_slot *slot, const char *prefix, const wr_buf *buf, size_t at) {
+  char name[96];
+  snprintf(name, sizeof name, "%s%s", prefix, slot->name);
+  const int v = wr_value_1d(p, kind, name, WR_F32, (int64_t)(slot->bytes / sizeof(float)));
+  wr_bind(p, v, buf, at);
+  return v;
+}
+
+static int flat_grad(weir_trainer *t, wr_program *p, int i) {
+  const wr_program *micro = &t->micro.program;
+  const wr_value *grad = &micro->values[micro->values[t->io.params[i].value].grad];
+  if (t->grads.addr) return flat(p, WR_STATE, &t->slots[i], "grad.", &t->grads, t->slots[i].at);
+  return flat(p, WR_STATE, &t->slots[i], "grad.", &t->micro.plan.arena, grad->offset);
+}
+
+static weir_status build_rule(weir_trainer *t, wr_rule_kind rule) {
+  const weir_train_options *o = &t->set.o;
+  wr_stage *s = &t->rules[rule];
+  int n = 0;
+  wr_program_init(&s->program);
+  for (int i = 0; i < t->n_slots; i++) {
+    const wr_slot *slot = &t->slots[i];
+    if (slot->rule != rule) continue;
+    const int param = flat(&s->program, WR_PARAM, slot, "", &t->weights, slot->at);
+    const int grad = flat_grad(t, &s->program, i);
+    const int m = flat(&s->program, WR_STATE, slot, "m.", &t->moments, slot->m_at);
+    const int v = slot->v_at == SIZE_MAX ? WR_NONE : flat(&s->program, WR_STATE, slot, "v.", &t->moments, slot->v_at);
+    const double decay = slot->decays ? o->weight_decay : 0;
+    wr_adamw(&s->program, param, grad, m, v, &(wr_adamw_params){o->beta1, o->beta2, o->eps, decay});
+    n++;
+  }
+  if (n) return make_stage(t, s, NULL);
+  wr_program_free(&s->program);
+  return WEIR_OK;
+}
+
+void *wr_grad_host(weir_trainer *t, int i) {
+  wr_device *d = t->ctx->device;
+  if (t->grads.addr) return (char *)d->api->host(d, &t->grads) + t->slots[i].at;
+  return wr_plan_host(&t->micro.plan, t->micro.program.values[t->io.params[i].value].grad);
+}
+
+/* ----------------------------------------------------------------------------------------------------------------- choosing */
+
+const char *const wr_remat_names[] = {"none", "attention", "block"};
+
+/* The first form of recomputation that leaves the step within what memory there is. */
+static weir_status choose_remat(weir_trainer *t) {
+  const char *asked = t->set.o.remat;
+  for (int r = WR_REMAT_NONE; r <= WR_REMAT_BLOCK; r++) {
+    if (!wr_is(asked, "auto") && !wr_is(asked, wr_remat_names[r])) continue;
+    const uint64_t left = weir_context_memory(t->ctx); /* nothing that was taken is touched yet */
+    WR_TRY(build_pass(t, &t->micro, &t->io, (wr_remat)r, false, NULL));
+    t->remat = (wr_remat)r;
+    const uint64_t need = wr_mem_used(&t->ctx->mem);
+    if (need <= left / 10 * 9) return WEIR_OK;
+    if (r == WR_REMAT_BLOCK || !wr_is(asked, "auto")) {
+      char a[16], b[16];
+      wr_size_text(a, need);
+      wr_size_text(b, left);
+      return wr_fail(WEIR_ENOMEM,
+                     "a step takes %s, but only %s of memory are left: ask for a smaller batch (more accumulate), a shorter "
+                     "ctx, remat block or a smaller model",
+                     a, b);
+    }
+    free_stage(t, &t->micro);
+  }
+  return WEIR_OK;
+}
+
+weir_status wr_train_plans_open(weir_trainer *t) {
+  WR_TRY(choose_remat(t));
+  WR_TRY(build_pass(t, &t->valid, &t->valid_io, WR_REMAT_NONE, true, &t->micro.plan.arena));
+  uint64_t h = t->micro.plan.fingerprint;
+  for (int r = 0; r < (int)WR_ARRAY_LEN(t->rules); r++) {
+    WR_TRY(build_rule(t, (wr_rule_kind)r));
+    h = wr_hash64(&t->rules[r].plan.fingerprint, sizeof h, h);
+  }
+  const int threads = t->ctx->device->n_threads;
+  t->fingerprint = wr_hash64(&threads, sizeof threads, h);
+  return WEIR_OK;
+}
+
+void wr_train_plans_close(weir_trainer *t) {
+  free_stage(t, &t->valid);
+  free_stage(t, &t->norm);
+  for (size_t r = 0; r < WR_ARRAY_LEN(t->rules); r++) free_stage(t, &t->rules[r]);
+  free_stage(t, &t->micro);
+}
