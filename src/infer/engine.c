@@ -73,7 +73,7 @@ static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bo
                                .pages = e->n_pages,
                                .pages_a_seq = e->pages_a_seq,
                                .kv = e->kv};
-  WR_TRY(wr_llama_build(&b->program, e->model->m, &shape, &b->io));
+  WR_TRY(wr_step_build(&b->program, e->model->m, &shape, &b->io));
   for (int i = 0; i < b->io.n_layers; i++) {
     wr_bind(&b->program, b->io.k[i], &e->state, layer_offset(e, i, false));
     wr_bind(&b->program, b->io.v[i], &e->state, layer_offset(e, i, true));

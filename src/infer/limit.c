@@ -14,11 +14,6 @@
 
 static const double LIMIT_BYTES = 256e6;
 
-/* Weights that every token reads: all but an embedding of which it takes one row. */
-static bool read_by_token(const wr_model *m, const wr_weight *w) {
-  return w->id != WR_T_TOKEN_EMBD || !wr_model_weight(m, -1, WR_T_OUTPUT);
-}
-
 weir_status wr_limit_init(wr_limit *l, const weir_model *m) {
   const wr_model *w = m->m;
   *l = (wr_limit){.m = m};
@@ -26,7 +21,7 @@ weir_status wr_limit_init(wr_limit *l, const weir_model *m) {
   if (!l->ranges) return wr_fail_nomem((size_t)w->n_weights * sizeof *l->ranges, "the limit's ranges");
   for (int i = 0; i < w->n_weights && l->bytes < LIMIT_BYTES; i++) {
     const wr_weight *x = &w->weights[i];
-    if (!read_by_token(w, x)) continue;
+    if (wr_weight_is_looked_up(w, x)) continue;
     const size_t bytes = (size_t)WR_MIN((double)x->bytes, LIMIT_BYTES - l->bytes);
     l->ranges[l->n_ranges++] = (wr_range){x->host, bytes};
     l->bytes += (double)bytes;

@@ -31,7 +31,7 @@ static weir_status measure_step(planning *k, int rows, int out, int seqs, bool d
   wr_step_io io;
   wr_plan plan = {0};
   wr_program_init(&p);
-  weir_status s = wr_llama_build(&p, k->m, &shape, &io);
+  weir_status s = wr_step_build(&p, k->m, &shape, &io);
   if (s == WEIR_OK) s = wr_plan_make(&p, &k->mem, NULL, &plan);
   if (s == WEIR_OK) {
     r->work_bytes = larger(r->work_bytes, (double)plan.arena_bytes);
@@ -146,6 +146,7 @@ static weir_status fill(planning *k, weir_context *ctx, const char *path, const 
   r->arch = wr_strdup(h->arch->name);
   r->types = wr_strdup(k->m->types);
   if (!r->model || !r->arch || !r->types) return wr_fail_nomem(strlen(path), "a plan");
+  WR_TRY(wr_context_check(h, o->context_tok));
   enum { USUAL = 8192 };
   r->kv = o->kv ? o->kv : WEIR_KV_F16;
   r->batch = o->batch ? o->batch : 1;

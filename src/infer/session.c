@@ -34,6 +34,7 @@ weir_status weir_session_open(weir_model *m, const weir_session_options *options
     return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o.kv);
   if (o.piece_tok < 0 || o.piece_tok > WR_ENGINE_ROWS)
     return wr_fail(WEIR_EUSAGE, "piece_tok (--cut) is %d, but it must be from 1 to %d", o.piece_tok, WR_ENGINE_ROWS);
+  WR_TRY(wr_context_check(&m->m->h, o.context_tok));
   if (!m->ctx->device->team)
     return wr_fail(WEIR_EUNSUPPORTED, "the device '%s' plans but does not run models", m->ctx->device->api->name);
   weir_session *s;

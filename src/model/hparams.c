@@ -1,13 +1,15 @@
 /* Hyper-parameters: read by the table hparams.def, then held against each other.
  *
- * Refuses whatever the block in llama.c would compute wrongly or not at all: unknown architectures and RoPE scalings, experts,
+ * Refuses whatever the builders would compute wrongly or not at all: unknown architectures and RoPE scalings, experts,
  * head counts that do not divide. Every sentence names the key and its value. */
 #include "model/model.h"
 
 #include <math.h>
 
+#include "model/step_i.h"
+
 static const wr_arch archs[] = {
-#define ARCH(name, rope, doc) {name, WR_ROPE_##rope, doc},
+#define ARCH(name, block, step, rope, eps_key, doc) {name, WR_BLOCK_##block, wr_step_##step, WR_ROPE_##rope, eps_key, doc},
 #include "model/architectures.def"
 #undef ARCH
 };
@@ -77,6 +79,7 @@ static weir_status check_heads(reader *r, wr_hparams *h) {
   if (h->heads % h->kv_heads)
     return wr_fail(WEIR_EFORMAT, "%s: %s.attention.head_count_kv is %lld, which does not divide %s.attention.head_count (%lld)",
                    path, arch, (long long)h->kv_heads, arch, (long long)h->heads);
+  if (h->arch->rope == WR_ROPE_NONE) return WEIR_OK;
   if (!h->rope_dims) h->rope_dims = h->key_width;
   if (h->rope_dims % 2 || h->rope_dims > h->key_width)
     return wr_fail(WEIR_EFORMAT, "%s: %s.rope.dimension_count is %lld, but it must be even and at most the head width (%lld)",
@@ -117,4 +120,11 @@ weir_status wr_hparams_read(const wr_gguf *g, wr_hparams *out) {
                    (long long)h.vocab_key, (long long)h.vocab);
   *out = h;
   return WEIR_OK;
+}
+
+weir_status wr_context_check(const wr_hparams *h, int64_t context_tok) {
+  if (h->arch->rope != WR_ROPE_NONE || context_tok <= h->trained_tok) return WEIR_OK;
+  return wr_fail(WEIR_EUSAGE,
+                 "a context (context_tok, --ctx) of %lld tokens: this model has learned %lld positions and no more",
+                 (long long)context_tok, (long long)h->trained_tok);
 }

@@ -3,12 +3,11 @@
 #include "model/model_i.h"
 
 static weir_status import_weights(wr_model *m) {
-  const wr_weight *embd = wr_model_weight(m, -1, WR_T_TOKEN_EMBD);
   for (int i = 0; i < m->n_weights; i++) {
     wr_weight *w = &m->weights[i];
     WR_TRY(wr_mem_import(m->mem, w->host, w->bytes, &w->buf));
     m->weight_bytes += w->bytes;
-    m->token_bytes += w == embd && !wr_weight_is_matrix(m, w) ? w->bytes / (size_t)w->rows : w->bytes;
+    m->token_bytes += wr_weight_is_looked_up(m, w) ? w->bytes / (size_t)w->rows : w->bytes;
   }
   return WEIR_OK;
 }

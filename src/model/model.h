@@ -5,8 +5,8 @@
  * which layout each weight has; the packed file in the cache folder. Knows nothing of sessions, sampling or text.
  *
  *   hparams.c   the tables architectures.def and hparams.def, read        weights.c   tensors.def: found, checked, typed
- *   pack.c      the packed file: made, mapped, listed, cleared            llama.c     the program of the Llama family
- *   model.c     opening
+ *   pack.c      the packed file: made, mapped, listed, cleared            model.c     opening
+ *   step.c      a step as a program; llama.c, gpt2.c: their layers
  *
  * A model is read-only once it is open: any number of threads may build programs from it.
  */
@@ -18,10 +18,15 @@
 #include "ops/attention/attention.h" /* WR_KV_PAGE: positions a page of the cache */
 
 /* ---- hyper-parameters */
-typedef enum wr_rope_order { WR_ROPE_PAIRS, WR_ROPE_HALVES } wr_rope_order;
+typedef enum wr_block { WR_BLOCK_LLAMA = 1, WR_BLOCK_GPT2 = 2, WR_BLOCK_ALL = 3 } wr_block;
+typedef enum wr_rope_order { WR_ROPE_NONE, WR_ROPE_PAIRS, WR_ROPE_HALVES } wr_rope_order;
+struct wr_step_builder;
 typedef struct wr_arch {
   const char *name;
+  wr_block block;
+  int (*step)(struct wr_step_builder *b, int embedded); /* appends the layers and the last norm: the value of the hidden rows */
   wr_rope_order rope;
+  const char *eps_key;
   const char *doc;
 } wr_arch;
 
@@ -39,6 +44,8 @@ typedef struct wr_hparams {
 } wr_hparams;
 /* Reads and cross-checks everything that the header alone decides; vocab comes from the embedding's shape. */
 weir_status wr_hparams_read(const wr_gguf *g, wr_hparams *out);
+/* EUSAGE: a context of so many tokens is longer than the model's table of positions. */
+weir_status wr_context_check(const wr_hparams *h, int64_t context_tok);
 
 /* Extents that tensors have. X(name, its value of wr_hparams *h, what it is made of) */
 #define WR_DIM_MAP(X) \
@@ -48,6 +55,8 @@ weir_status wr_hparams_read(const wr_gguf *g, wr_hparams *out);
   X(FF, h->ff, "feed_forward_length") \
   X(QUERY, h->heads * h->key_width, "attention.head_count x head width") \
   X(KEY, h->kv_heads * h->key_width, "attention.head_count_kv x head width") \
+  X(CONTEXT, h->trained_tok, "context_length") \
+  X(QKV, h->heads * h->key_width + h->kv_heads * (h->key_width + h->value_width), "rows of q, k and v together") \
   X(VALUE, h->kv_heads * h->value_width, "attention.head_count_kv x head width") \
   X(MIXED, h->heads * h->value_width, "attention.head_count x head width") \
   X(ROPE_PAIRS, h->rope_dims / 2, "half of rope.dimension_count")
@@ -59,7 +68,7 @@ typedef enum wr_dim {
 
 /* ---- weights */
 typedef enum wr_tensor_id {
-#define TENSOR(id, name, scope, need, use, rows, cols) WR_T_##id,
+#define TENSOR(id, blocks, name, scope, need, use, rows, cols) WR_T_##id,
 #include "model/tensors.def"
 #undef TENSOR
   WR_T_COUNT
@@ -101,6 +110,7 @@ typedef struct wr_model {
 weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out);
 void wr_model_close(wr_model *m);                                                /* NULL allowed */
 const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id); /* layer -1: the model's own. NULL: absent */
+bool wr_weight_is_looked_up(const wr_model *m, const wr_weight *w);              /* a table of which a token takes one row */
 
 /* ---- the packed file: pack.c */
 typedef struct wr_pack_file {
@@ -133,7 +143,7 @@ typedef struct wr_step_io {
   int *k, *v; /* [n_layers] STATE of each layer, to be bound before planning; in the program's arena */
 } wr_step_io;
 /* Appends the step to an empty program and binds the weights. */
-weir_status wr_llama_build(wr_program *p, const wr_model *m, const wr_step_shape *shape, wr_step_io *out);
+weir_status wr_step_build(wr_program *p, const wr_model *m, const wr_step_shape *shape, wr_step_io *out);
 size_t wr_kv_page_bytes(const wr_hparams *h, wr_dtype kv, bool value); /* one page of one layer's keys, or values */
 
 /* ---- models to be trained: spec.c, train_gpt2.c, train_llama.c

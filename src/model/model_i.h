@@ -11,6 +11,7 @@ weir_status wr_weights_find(wr_model *m);
 /* Converts vectors that are not FP32. */
 weir_status wr_weights_small(wr_model *m);
 bool wr_weight_is_matrix(const wr_model *m, const wr_weight *w);
+bool wr_weight_packs(const wr_model *m, const wr_weight *w); /* is it one that the packed file takes? */
 
 /* Chooses the layout of each matrix and points `host` into the packed file, which is made if need be. What keeps it from being
  * used is written to *why (static text or a thread's error sentence) and is no failure; the weights are then as they were. */

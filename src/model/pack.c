@@ -56,11 +56,6 @@ typedef struct packing {
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
-static bool packs(const wr_model *m, const wr_weight *w) {
-  return wr_weight_is_matrix(m, w) && wr_layout_ok(WR_PACK16, w->dtype, w->cols) &&
-         wr_layout_bytes(WR_PACK16, w->dtype, w->rows, w->cols) > 0;
-}
-
 weir_status wr_pack_folder(char *out, size_t cap) {
   char cache[PATH_MAX];
   WR_TRY(wr_cache_dir(cache, sizeof cache));
@@ -92,7 +87,7 @@ static pack_head source_identity(const wr_model *m) {
 static weir_status make_head(packing *k) {
   const wr_model *m = k->m;
   pack_head h = source_identity(m);
-  for (int i = 0; i < m->n_weights; i++) h.n_tensors += packs(m, &m->weights[i]);
+  for (int i = 0; i < m->n_weights; i++) h.n_tensors += wr_weight_packs(m, &m->weights[i]);
   char full[PATH_MAX];
   const char *source = realpath(wr_gguf_path(m->gguf), full) ? full : wr_gguf_path(m->gguf);
   h.head_bytes = round_up(sizeof h + h.n_tensors * sizeof(pack_tensor) + strlen(source) + 1, PAGE);
@@ -100,7 +95,7 @@ static weir_status make_head(packing *k) {
   wr_str_put(&k->head, &h, sizeof h);
   for (int i = 0; i < m->n_weights; i++) {
     const wr_weight *w = &m->weights[i];
-    if (!packs(m, w)) continue;
+    if (!wr_weight_packs(m, w)) continue;
     pack_tensor t = {
         .rows = w->rows, .cols = w->cols, .offset = at, .bytes = wr_layout_bytes(WR_PACK16, w->dtype, w->rows, w->cols)};
     snprintf(t.name, sizeof t.name, "%s", w->name);
@@ -163,7 +158,7 @@ static void pack_part(void *arg, int tid, int n_threads) {
   long mine = atomic_fetch_add(&k->next, 1), unit = 0;
   for (int i = 0, at = 0; i < k->m->n_weights; i++) {
     const wr_weight *w = &k->m->weights[i];
-    if (!packs(k->m, w)) continue;
+    if (!wr_weight_packs(k->m, w)) continue;
     const pack_tensor *t = &table[at++];
     const int64_t groups = (w->rows + WR_PACK_ROWS - 1) / WR_PACK_ROWS;
     for (int64_t g = 0; g < groups; g += GROUPS, unit++) {
@@ -282,7 +277,7 @@ static void adopt(packing *k, const wr_map *map) {
   const pack_tensor *t = (const pack_tensor *)(const void *)(k->head.ptr + sizeof(pack_head));
   for (int i = 0; i < m->n_weights; i++) {
     wr_weight *w = &m->weights[i];
-    if (!packs(m, w)) continue;
+    if (!wr_weight_packs(m, w)) continue;
     w->layout = WR_PACK16;
     w->bytes = (size_t)t->bytes;
     w->host = map->ptr + t->offset;
@@ -348,7 +343,7 @@ weir_status wr_pack_open(wr_model *m, const wr_model_options *options, wr_str *w
   if (options->plan_only) { /* sizes only */
     for (int i = 0; i < m->n_weights; i++) {
       wr_weight *w = &m->weights[i];
-      if (!packs(m, w)) continue;
+      if (!wr_weight_packs(m, w)) continue;
       w->layout = WR_PACK16;
       w->bytes = wr_layout_bytes(WR_PACK16, w->dtype, w->rows, w->cols);
     }

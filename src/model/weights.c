@@ -8,11 +8,12 @@
 
 #include <strings.h>
 
-typedef enum scope { MODEL, LAYER, BIAS } scope;
+typedef enum scope { MODEL, MODEL_BIAS, LAYER, BIAS } scope;
 typedef enum need { MUST, MAY } need;
 
 typedef struct tensor_row {
   const char *name;
+  int blocks; /* of wr_block */
   scope scope;
   need need;
   wr_use use;
@@ -20,12 +21,15 @@ typedef struct tensor_row {
 } tensor_row;
 
 static const tensor_row rows_of[WR_T_COUNT] = {
-#define TENSOR(id, name, scope, need, use, rows, cols) {name, scope, need, WR_USE_##use, WR_DIM_##rows, WR_DIM_##cols},
+#define TENSOR(id, blocks, name, scope, need, use, rows, cols) \
+  {name, WR_BLOCK_##blocks, scope, need, WR_USE_##use, WR_DIM_##rows, WR_DIM_##cols},
 #include "model/tensors.def"
 #undef TENSOR
 };
 
 static wr_use use_of(wr_tensor_id id) { return rows_of[id].use; }
+
+static bool of_model(const tensor_row *row) { return row->scope == MODEL || row->scope == MODEL_BIAS; }
 
 static int64_t dim_value(const wr_hparams *h, wr_dim d) {
   switch (d) {
@@ -44,8 +48,8 @@ static const char *const dim_text[] = {
 };
 
 static void tensor_name(const tensor_row *row, int layer, char out[WR_GGUF_MAX_NAME + 1]) {
-  const char *end = row->scope == BIAS ? "bias" : "weight";
-  if (row->scope == MODEL)
+  const char *end = row->scope == BIAS || row->scope == MODEL_BIAS ? "bias" : "weight";
+  if (of_model(row))
     snprintf(out, WR_GGUF_MAX_NAME + 1, "%s.%s", row->name, end);
   else
     snprintf(out, WR_GGUF_MAX_NAME + 1, "blk.%d.%s.%s", layer, row->name, end);
@@ -80,6 +84,7 @@ static weir_status check_shape(const wr_model *m, const wr_gguf_tensor *t, const
 
 static weir_status add(wr_model *m, wr_tensor_id id, int layer) {
   const tensor_row *row = &rows_of[id];
+  if (!(row->blocks & (int)m->h.arch->block)) return WEIR_OK;
   wr_weight w = {.id = id, .layer = layer};
   tensor_name(row, layer, w.name);
   w.tensor = wr_gguf_tensor_find(m->gguf, w.name);
@@ -146,12 +151,12 @@ weir_status wr_weights_find(wr_model *m) {
   memset(m->index, 0xff, index * sizeof *m->index);
   /* In the order of use: a packed file that lies in this order is one forward stream a token. */
   for (int id = 0; id < WR_T_COUNT; id++)
-    if (rows_of[id].scope == MODEL && id == WR_T_TOKEN_EMBD) WR_TRY(add(m, (wr_tensor_id)id, -1));
+    if (id == WR_T_TOKEN_EMBD || id == WR_T_POSITION_EMBD) WR_TRY(add(m, (wr_tensor_id)id, -1));
   for (int layer = 0; layer < m->h.layers; layer++)
     for (int id = 0; id < WR_T_COUNT; id++)
-      if (rows_of[id].scope != MODEL) WR_TRY(add(m, (wr_tensor_id)id, layer));
+      if (!of_model(&rows_of[id])) WR_TRY(add(m, (wr_tensor_id)id, layer));
   for (int id = 0; id < WR_T_COUNT; id++)
-    if (rows_of[id].scope == MODEL && id != WR_T_TOKEN_EMBD) WR_TRY(add(m, (wr_tensor_id)id, -1));
+    if (of_model(&rows_of[id]) && id != WR_T_TOKEN_EMBD && id != WR_T_POSITION_EMBD) WR_TRY(add(m, (wr_tensor_id)id, -1));
   WR_TRY(refuse_unknown(m));
   for (int i = 0; i < m->n_weights; i++) m->parameters += m->weights[i].tensor->n_elems;
   return describe_types(m);
@@ -166,6 +171,20 @@ const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id) 
 bool wr_weight_is_matrix(const wr_model *m, const wr_weight *w) {
   if (w->id == WR_T_TOKEN_EMBD) return !wr_model_weight(m, -1, WR_T_OUTPUT);
   return use_of(w->id) == WR_USE_MATRIX;
+}
+
+/* q, k and v in one matrix are read as three, each of which must be whole groups. */
+bool wr_weight_packs(const wr_model *m, const wr_weight *w) {
+  const wr_hparams *h = &m->h;
+  if (!wr_weight_is_matrix(m, w) || !wr_layout_ok(WR_PACK16, w->dtype, w->cols)) return false;
+  if (w->id == WR_T_ATTN_QKV && (h->heads * h->key_width % WR_PACK_ROWS || h->kv_heads * h->key_width % WR_PACK_ROWS))
+    return false;
+  return wr_layout_bytes(WR_PACK16, w->dtype, w->rows, w->cols) > 0;
+}
+
+/* A table of which a token takes one row. */
+bool wr_weight_is_looked_up(const wr_model *m, const wr_weight *w) {
+  return use_of(w->id) == WR_USE_TABLE && !wr_weight_is_matrix(m, w);
 }
 
 weir_status wr_weights_small(wr_model *m) {
