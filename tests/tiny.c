@@ -198,6 +198,20 @@ static void tied_and_untied(void) {
   CHECK_EQ_INT(parameters_of(run), untied);
   CHECK(logits_of(run, false, 0, o.tokens, 64, b) == from_file); /* the same numbers twice */
 
+  weir_tokenizer *t;
+  REQUIRE(weir_tokenizer_open(run, &t) == WEIR_OK);
+  weir_tokenizer_info info;
+  weir_tokenizer_get_info(t, &info);
+  CHECK_EQ_INT(info.vocab, 256);
+  weir_tokenizer_close(t);
+  weir_file *file;
+  REQUIRE(weir_file_open(run, NULL, &file) == WEIR_OK);
+  weir_file_info fi;
+  weir_file_get_info(file, &fi);
+  CHECK_HAS(fi.path, "/checkpoints/step-1/model.gguf");
+  CHECK_EQ_INT(fi.parameters, untied);
+  weir_file_close(file);
+
   /* a model whose output matrix is its own gives other logits without it */
   const uint64_t own = logits_of(LLAMA, false, 0, o.tokens, 64, a);
   snprintf(run, sizeof run, "%s/llama", make_scratch());

@@ -177,19 +177,19 @@ static bool is_file(const char *path) {
   return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+/* The shards of a data set or a Hugging Face model have a file for it; a run or a checkpoint has it in its model. */
 static weir_status open_folder(const char *path, wr_tokenizer **out) {
   static const char *const names[] = {"tokenizer.gguf", "tokenizer.json"};
-  weir_status st = wr_fail(WEIR_EIO, "%s: no tokenizer.gguf and no tokenizer.json in this folder", path);
   for (size_t i = 0; i < WR_ARRAY_LEN(names); i++) {
     wr_str file = {0};
     wr_str_printf(&file, "%s/%s", path, names[i]);
-    bool found = !file.oom && is_file(file.ptr);
-    if (file.oom) st = wr_fail_nomem(file.len, "a path");
+    weir_status st = file.oom ? wr_fail_nomem(file.len, "a path") : WEIR_OK;
+    const bool found = !file.oom && is_file(file.ptr);
     if (found) st = wr_tokenizer_open_path(file.ptr, out);
     wr_str_free(&file);
-    if (found) break;
+    if (found || st != WEIR_OK) return st;
   }
-  return st;
+  return open_gguf(path, out);
 }
 
 weir_status wr_tokenizer_open_path(const char *path, wr_tokenizer **out) {
