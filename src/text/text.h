@@ -121,6 +121,31 @@ void wr_text_stream_init(wr_text_stream *s, const wr_tokenizer *t, unsigned flag
 weir_status wr_text_stream_put(wr_text_stream *s, int32_t id, wr_str *out);
 weir_status wr_text_stream_flush(wr_text_stream *s, wr_str *out); /* what is held, complete or not; the stream can go on */
 
+/* ---- training byte-level BPE: bpe_train.c. Ids as Hugging Face's ByteLevel BPE trainer gives them: 0 is <|endoftext|>, then the 256
+ * bytes in the order of their characters, then a token a merge, the most frequent pair first, of equal ones that with the lowest
+ * ids. The result depends on the texts alone, not on threads or on the order in which the texts came. */
+typedef struct wr_bpe_options {
+  int64_t vocab;       /* tokens, WR_BPE_MIN_VOCAB or more; fewer come out when no pair is left that is frequent enough */
+  const char *pre;     /* a row of pretok.def; NULL: "gpt-2" */
+  uint64_t min_count;  /* a pair must be there so often; 0: 2, as in Hugging Face's ByteLevelBPETokenizer */
+  int threads;         /* 0: all */
+} wr_bpe_options;
+#define WR_BPE_MIN_VOCAB 257
+typedef struct wr_bpe_report {
+  uint64_t bytes, words, distinct; /* of text, counted so far; words of one byte and more */
+  int64_t vocab;
+  double count_s, merge_s;
+} wr_bpe_report;
+typedef int wr_bpe_progress(void *user, int64_t vocab, int64_t wanted); /* not 0: stop, ESTOPPED */
+
+typedef struct wr_bpe_trainer wr_bpe_trainer;
+weir_status wr_bpe_trainer_open(const wr_bpe_options *options, wr_bpe_trainer **out);
+/* One text; no word goes on from it to the next. Copied. Words longer than 256 bytes are counted in pieces. */
+weir_status wr_bpe_trainer_add(wr_bpe_trainer *b, const char *text, size_t n);
+weir_status wr_bpe_trainer_finish(wr_bpe_trainer *b, wr_bpe_progress *progress, void *user, wr_tokenizer **out); /* once */
+void wr_bpe_trainer_get_report(const wr_bpe_trainer *b, wr_bpe_report *out);
+void wr_bpe_trainer_close(wr_bpe_trainer *b); /* NULL allowed */
+
 /* ---- chat, ChatML only: <|im_start|>role\ncontent<|im_end|>\n … The scaffolding is control tokens; role and content are text,
  * whatever they spell. EUNSUPPORTED when the vocabulary lacks <|im_start|> or <|im_end|>; EUSAGE for a role that is not
  * 1 to 32 of [A-Za-z0-9_-]. */

@@ -131,6 +131,27 @@ int32_t wr_special_find(const wr_tokenizer *t, const char *text, size_t n, size_
 /* ---- store.c: the merges in their order, n_pairs of them; the caller frees the list (not the merges). */
 weir_status wr_pairs_sorted(const wr_tokenizer *t, const wr_pair_slot ***out);
 
+/* ---- word_count.c: how often each word occurs, for training. {0} is an empty table. */
+typedef struct wr_counted_word {
+  uint64_t hash, at; /* at: of its bytes, in wr_word_table.bytes */
+  uint64_t count;
+  uint32_t len;
+} wr_counted_word;
+typedef struct wr_word_table {
+  wr_counted_word *words; /* [n] */
+  size_t n, words_cap;
+  uint32_t *slots; /* index of a word plus 1; 0: free */
+  size_t mask;     /* number of slots less 1 */
+  char *bytes;
+  size_t n_bytes, bytes_cap;
+  uint64_t total; /* of all counts */
+} wr_word_table;
+#define WR_COUNTED_MAX_BYTES 256u /* of a word; longer ones are counted in pieces that end where a character ends */
+weir_status wr_word_table_add(wr_word_table *t, const char *word, size_t n, uint64_t count); /* n: 1 … WR_COUNTED_MAX_BYTES */
+void wr_word_table_free(wr_word_table *t);
+/* Adds the words of n texts, side by side in `text`: text i ends at ends[i]. The team shares the work. */
+weir_status wr_count_words(const wr_pretok *p, wr_team *team, const char *text, const size_t *ends, size_t n, wr_word_table *out);
+
 /* ---- the byte alphabet of byte-level BPE: each byte is one printable character of at most two bytes of UTF-8 */
 static inline uint32_t wr_byte_char(uint8_t b) {
   if (b <= 32) return 256u + b;
