@@ -35,6 +35,7 @@ typedef struct wr_options {
 #undef OPTION
   weir_sampling sampling;
   weir_kv_type kv_type;
+  weir_train_options train; /* the settings of weir.h that were given */
   const char *command;
   char **args; /* [n_args]: what is not an option, gathered at the beginning of argv */
   int n_args;
@@ -65,9 +66,12 @@ void wr_stop_on_signal(weir_session *s);        /* the same for a session; NULL:
 int wr_interrupted(void);
 
 bool wr_terminal(FILE *f);
+int wr_columns(FILE *f); /* of the terminal; 80 where there is none */
+bool wr_utf8(void);      /* does the locale want UTF-8? */
 /* A bar on stderr that is drawn over itself, when stderr is a terminal and --json is not given; done outside [0, 1) ends the line. */
 void wr_progress(const wr_options *o, const char *what, double done);
 void wr_size(char out[16], double bytes);                                   /* "98.4 MB", powers of 1000 */
+void wr_duration(char out[24], double seconds);                             /* "9.5 s", "4 min 05 s", "2 h 07 min" */
 void wr_bar(char *out, size_t cells, double share);                         /* UTF-8 blocks; out holds 3 bytes a cell and a NUL */
 /* All of a stream or file, at most `most` bytes. NULL: a sentence was printed. The caller frees. */
 char *wr_read_all(const wr_options *o, FILE *f, const char *name, size_t most, size_t *n);

@@ -79,6 +79,17 @@ int wr_interrupted(void) { return seen_signal ? 128 + seen_signal : 0; }
 
 bool wr_terminal(FILE *f) { return isatty(fileno(f)) == 1; }
 
+int wr_columns(FILE *f) {
+  struct winsize size;
+  return ioctl(fileno(f), TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
+}
+
+bool wr_utf8(void) {
+  const char *names[] = {"LC_ALL", "LC_CTYPE", "LANG"}, *value = NULL;
+  for (size_t i = 0; i < 3 && !(value && *value); i++) value = getenv(names[i]);
+  return value && (strcasestr(value, "utf-8") || strcasestr(value, "utf8"));
+}
+
 void wr_bar(char *out, size_t cells, double share) {
   static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const double filled = (isfinite(share) ? fmin(fmax(share, 0), 1) : 0) * (double)cells;
@@ -109,6 +120,17 @@ void wr_size(char out[16], double bytes) {
   size_t k = 0;
   for (; bytes >= 999.5 && k + 1 < sizeof units / sizeof units[0]; k++) bytes /= 1000;
   snprintf(out, 16, "%.*f %s", k == 0 || bytes >= 99.95 ? 0 : bytes >= 9.995 ? 1 : 2, bytes, units[k]);
+}
+
+void wr_duration(char out[24], double seconds) {
+  if (!isfinite(seconds) || seconds < 0)
+    snprintf(out, 24, "?");
+  else if (seconds < 60)
+    snprintf(out, 24, seconds < 10 ? "%.1f s" : "%.0f s", seconds);
+  else if (seconds < 3600)
+    snprintf(out, 24, "%d min %02d s", (int)(seconds / 60), (int)fmod(seconds, 60));
+  else
+    snprintf(out, 24, "%.0f h %02d min", floor(seconds / 3600), (int)(fmod(seconds, 3600) / 60));
 }
 
 /* ---- input */

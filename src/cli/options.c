@@ -8,7 +8,7 @@
 
 #include "cli_i.h"
 
-typedef enum option_kind { FLAG, COUNT, TEXT, LIST, SAMPLE, SEED } option_kind;
+typedef enum option_kind { FLAG, COUNT, TEXT, LIST, SAMPLE, SEED, SETTING } option_kind;
 
 typedef struct option_row {
   const char *field;
@@ -19,7 +19,8 @@ typedef struct option_row {
   const char *metavar;
   int64_t otherwise, least, most;
   const char *help;
-  size_t at; /* offset within wr_options; 0 for SAMPLE, which lives in `sampling` */
+  size_t at;       /* offset within wr_options; 0 for SAMPLE and SETTING, which live in `sampling` and `train` */
+  const char *def; /* SETTING: its default as text; else NULL */
 } option_row;
 
 #define C(id) (1ull << WR_CMD_##id)
@@ -32,9 +33,19 @@ typedef struct option_row {
 #define AT_SAMPLE(f) 0
 static const option_row rows[] = {
 #define OPTION(field, commands, lname, sname, kind, metavar, otherwise, least, most, help) \
-  {#field, commands, lname, sname, kind, metavar, otherwise, least, most, help, AT_##kind(field)},
+  {#field, commands, lname, sname, kind, metavar, otherwise, least, most, help, AT_##kind(field), NULL},
 #include "options.def"
 #undef OPTION
+/* the settings of training: names, defaults and checks are the library's */
+#define METAVAR_INT "N"
+#define METAVAR_FLOAT "X"
+#define METAVAR_TIME "TIME"
+#define METAVAR_TEXT "TEXT"
+#define METAVAR_CHOICE "NAME"
+#define X(field, kind, def, least, most, resume, choices, text) \
+  {#field, C(TRAIN), #field, 0, SETTING, sizeof choices > 1 ? choices : METAVAR_##kind, 0, 0, 0, text, 0, def},
+    WEIR_TRAIN_MAP(X)
+#undef X
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
@@ -49,14 +60,26 @@ static const command_row commands[] = {
 #undef COMMAND
 };
 
+/* Settings are named as fields of C; on the command line '_' is '-'. Valid until the fourth call from here. */
+static const char *shown_name(const option_row *r) {
+  static char ring[4][32];
+  static unsigned turn;
+  char *out = ring[turn++ % 4];
+  snprintf(out, sizeof ring[0], "%s", r->long_name);
+  for (char *c = out; *c; c++)
+    if (*c == '_') *c = '-';
+  return out;
+}
+
 /* ---- help */
 
 static void help_option(FILE *to, const option_row *r) {
-  char left[64];
-  const int n = r->short_name ? snprintf(left, sizeof left, "-%c, --%s", r->short_name, r->long_name)
-                              : snprintf(left, sizeof left, "    --%s", r->long_name);
+  char left[96];
+  const int n = r->short_name ? snprintf(left, sizeof left, "-%c, --%s", r->short_name, shown_name(r))
+                              : snprintf(left, sizeof left, "    --%s", shown_name(r));
   if (r->metavar) snprintf(left + n, sizeof left - (size_t)n, " %s", r->metavar);
-  fprintf(to, "  %-28s %s\n", left, r->help);
+  fprintf(to, "  %-28s %s%*s%s", left, strlen(left) > 28 ? "\n" : "", strlen(left) > 28 ? 31 : 0, "", r->help);
+  fprintf(to, r->def && r->def[0] && strcmp(r->def, "0") != 0 ? " (%s)\n" : "\n", r->def);
 }
 
 static void help_command(FILE *to, enum wr_command id) {
@@ -99,16 +122,26 @@ int wr_usage(const wr_options *o, const char *fmt, ...) {
 
 /* ---- parsing */
 
-static const option_row *find_long(const char *name, size_t n) {
-  for (int i = 0; i < N_ROWS; i++)
-    if (strlen(rows[i].long_name) == n && memcmp(rows[i].long_name, name, n) == 0) return &rows[i];
-  return NULL;
+/* Of this command; else of another one, so that the refusal can say so. */
+static const option_row *find_long(enum wr_command id, const char *name, size_t n) {
+  const option_row *other = NULL;
+  for (int i = 0; i < N_ROWS; i++) {
+    const char *known = shown_name(&rows[i]);
+    if (strlen(known) != n || memcmp(known, name, n) != 0) continue;
+    if (rows[i].commands & 1ull << id) return &rows[i];
+    other = &rows[i];
+  }
+  return other;
 }
 
-static const option_row *find_short(char c) {
-  for (int i = 0; i < N_ROWS; i++)
-    if (rows[i].short_name == c) return &rows[i];
-  return NULL;
+static const option_row *find_short(enum wr_command id, char c) {
+  const option_row *other = NULL;
+  for (int i = 0; i < N_ROWS; i++) {
+    if (rows[i].short_name != c) continue;
+    if (rows[i].commands & 1ull << id) return &rows[i];
+    other = &rows[i];
+  }
+  return other;
 }
 
 /* How many letters must be put in, left out, changed or swapped with their neighbour to make b of a; 99 for long ones. */
@@ -149,10 +182,10 @@ static const char *closest_option(enum wr_command id, const char *name, size_t n
   const char *best = NULL;
   int least = 99;
   for (int i = 0; i < N_ROWS; i++) {
-    const int d = rows[i].commands & 1ull << id ? slip(name, n, rows[i].long_name) : 99;
+    const int d = rows[i].commands & 1ull << id ? slip(name, n, shown_name(&rows[i])) : 99;
     if (d >= least) continue;
     least = d;
-    best = rows[i].long_name;
+    best = shown_name(&rows[i]);
   }
   return best;
 }
@@ -193,16 +226,16 @@ static int take_value(const option_row *r, const char *text, wr_options *o) {
   char *field = (char *)o + r->at;
   if (r->kind == COUNT) {
     int64_t v;
-    if (!parse_count(text, &v)) return wr_usage(o, "--%s wants a whole number, not '%s'", r->long_name, text);
+    if (!parse_count(text, &v)) return wr_usage(o, "--%s wants a whole number, not '%s'", shown_name(r), text);
     if (v < r->least || v > r->most)
-      return wr_usage(o, "--%s %s is out of range: %lld to %lld", r->long_name, text, (long long)r->least, (long long)r->most);
+      return wr_usage(o, "--%s %s is out of range: %lld to %lld", shown_name(r), text, (long long)r->least, (long long)r->most);
     memcpy(field, &v, sizeof v);
   } else if (r->kind == SEED) {
     char *end;
     errno = 0;
     const unsigned long long v = strtoull(text, &end, 10);
     if (errno || end == text || *end || !isdigit((unsigned char)*text))
-      return wr_usage(o, "--%s wants a whole number from 0 to 18446744073709551615, not '%s'", r->long_name, text);
+      return wr_usage(o, "--%s wants a whole number from 0 to 18446744073709551615, not '%s'", shown_name(r), text);
     const uint64_t seed = v;
     memcpy(field, &seed, sizeof seed);
     o->sampling.seed = seed;
@@ -210,12 +243,14 @@ static int take_value(const option_row *r, const char *text, wr_options *o) {
     char *end;
     const double v = strtod(text, &end);
     if (end == text || *end || isspace((unsigned char)*text) || strpbrk(text, "xX"))
-      return wr_usage(o, "--%s wants a number, not '%s'", r->long_name, text);
+      return wr_usage(o, "--%s wants a number, not '%s'", shown_name(r), text);
     if (weir_sampling_set(&o->sampling, r->field, v) != WEIR_OK)
-      return wr_usage(o, "--%s: %s", r->long_name, weir_last_error());
+      return wr_usage(o, "--%s: %s", shown_name(r), weir_last_error());
+  } else if (r->kind == SETTING) {
+    if (weir_train_set(&o->train, r->field, text) != WEIR_OK) return wr_usage(o, "%s", weir_last_error());
   } else if (r->kind == LIST) {
     wr_list_option *list = (wr_list_option *)(void *)field;
-    if (list->n == WR_LIST_MAX) return wr_usage(o, "--%s can be given %d times at most", r->long_name, WR_LIST_MAX);
+    if (list->n == WR_LIST_MAX) return wr_usage(o, "--%s can be given %d times at most", shown_name(r), WR_LIST_MAX);
     list->items[list->n++] = text;
   } else {
     memcpy(field, &text, sizeof text);
@@ -226,13 +261,13 @@ static int take_value(const option_row *r, const char *text, wr_options *o) {
 static int take_option(enum wr_command id, const option_row *r, const char *inline_value, const char *next, bool *took_next,
                        wr_options *o) {
   *took_next = false;
-  if (!(r->commands & 1ull << id)) return wr_usage(o, "--%s is not an option of this command", r->long_name);
+  if (!(r->commands & 1ull << id)) return wr_usage(o, "--%s is not an option of this command", shown_name(r));
   if (r->kind == FLAG) {
-    if (inline_value) return wr_usage(o, "--%s takes no value", r->long_name);
+    if (inline_value) return wr_usage(o, "--%s takes no value", shown_name(r));
     *((bool *)((char *)o + r->at)) = true;
     return 0;
   }
-  if (!inline_value && !next) return wr_usage(o, "--%s wants a value: %s", r->long_name, r->metavar);
+  if (!inline_value && !next) return wr_usage(o, "--%s wants a value: %s", shown_name(r), r->metavar);
   *took_next = !inline_value;
   return take_value(r, inline_value ? inline_value : next, o);
 }
@@ -250,7 +285,7 @@ static int parse_one(enum wr_command id, int argc, char **argv, int *i, wr_optio
   bool took_next;
   if (word[1] == '-') {
     const size_t n = strcspn(word + 2, "=");
-    r = find_long(word + 2, n);
+    r = find_long(id, word + 2, n);
     if (!r) {
       const char *near = closest_option(id, word + 2, n);
       return near ? wr_usage(o, "unknown option '%s'; did you mean --%s?", word, near)
@@ -258,7 +293,7 @@ static int parse_one(enum wr_command id, int argc, char **argv, int *i, wr_optio
     }
     value = word[2 + n] == '=' ? word + 2 + n + 1 : NULL;
   } else {
-    r = find_short(word[1]);
+    r = find_short(id, word[1]);
     if (!r) return wr_usage(o, "unknown option '%s'", word);
     value = word[2] ? word + 2 : NULL;
   }
@@ -324,7 +359,7 @@ static void complete_bash(void) {
   for (int id = 0; id < WR_CMD_COUNT; id++) {
     printf("    %s) COMPREPLY=($(compgen -W '", commands[id].name);
     for (int i = 0; i < N_ROWS; i++)
-      if (rows[i].commands & 1ull << id) printf("--%s ", rows[i].long_name);
+      if (rows[i].commands & 1ull << id) printf("--%s ", shown_name(&rows[i]));
     printf("' -- \"$cur\")) ;;\n");
   }
   printf("  esac\n}\ncomplete -o filenames -F _weir weir\n");
@@ -347,7 +382,7 @@ static void complete_zsh(void) {
     printf("    %s) _arguments '*:file:_files'", commands[id].name);
     for (int i = 0; i < N_ROWS; i++) {
       if (!(rows[i].commands & 1ull << id)) continue;
-      printf(" '--%s[", rows[i].long_name);
+      printf(" '--%s[", shown_name(&rows[i]));
       put_quoted(rows[i].help);
       printf("]%s%s%s'", rows[i].metavar ? ":" : "", rows[i].metavar ? rows[i].metavar : "", rows[i].metavar ? ":_files" : "");
     }
@@ -362,7 +397,7 @@ static void complete_fish(void) {
     printf("complete -c weir -n __fish_use_subcommand -a %s -d '%s'\n", commands[id].name, commands[id].summary);
     for (int i = 0; i < N_ROWS; i++) {
       if (!(rows[i].commands & 1ull << id)) continue;
-      printf("complete -c weir -n '__fish_seen_subcommand_from %s' -l %s", commands[id].name, rows[i].long_name);
+      printf("complete -c weir -n '__fish_seen_subcommand_from %s' -l %s", commands[id].name, shown_name(&rows[i]));
       if (rows[i].short_name) printf(" -s %c", rows[i].short_name);
       printf("%s -d \"%s\"\n", rows[i].metavar ? " -r" : "", rows[i].help);
     }
@@ -377,7 +412,7 @@ static void man_option(const option_row *r) {
   printf(".TP\n.B ");
   if (r->short_name) printf("\\-%c, ", r->short_name);
   printf("\\-\\-");
-  man_text(r->long_name);
+  man_text(shown_name(r));
   printf("%s%s%s\n", r->metavar ? " \\fI" : "", r->metavar ? r->metavar : "", r->metavar ? "\\fR" : "");
   man_text(r->help);
   printf("\n");

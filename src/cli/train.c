@@ -1,0 +1,128 @@
+/* weir train: a model from text or token shards. The loop is the library's; here are its options, signals, exit codes and what people see. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trace_i.h"
+#include "train_i.h"
+
+enum { MAX_CONFIG_BYTES = 4 << 20 };
+
+static int open_progress(void *user, const char *what, double done) {
+  wr_progress(user, what, done);
+  return wr_interrupted();
+}
+
+static void nothing(void *what) { (void)what; } /* while a trainer is being opened: open_progress sees the signal */
+static void stop_trainer(void *t) { weir_trainer_stop(t); }
+
+/* "PATH=SHARE" or a path. The part before '=' is copied; free *held. */
+static int take_data(const wr_options *o, const char *text, weir_train_data *out, char **held) {
+  *held = NULL;
+  *out = (weir_train_data){.path = text};
+  const char *equals = strrchr(text, '=');
+  if (!equals || access(text, F_OK) == 0) return 0;
+  char *end;
+  out->weight = strtod(equals + 1, &end);
+  if (end == equals + 1 || *end || !(out->weight > 0) || !(out->weight < 1e9))
+    return wr_usage(o, "--data %s: a share after '=' is a number above 0", text);
+  *held = strndup(text, (size_t)(equals - text));
+  out->path = *held;
+  return 0;
+}
+
+static int read_config(const wr_options *o, char **text) {
+  *text = NULL;
+  if (!o->config) return 0;
+  FILE *f = fopen(o->config, "rb");
+  if (!f) {
+    fprintf(stderr, "weir train: %s: %s\n", o->config, strerror(errno));
+    return 1;
+  }
+  size_t n;
+  *text = wr_read_all(o, f, o->config, MAX_CONFIG_BYTES, &n);
+  fclose(f);
+  return *text ? 0 : 1;
+}
+
+/* A failed step that training survives: a checkpoint that could not be written. The rest ends the run. */
+static bool only_the_save(weir_status s) { return s == WEIR_ENOMEM || s == WEIR_EIO; }
+
+static int train(const wr_options *o, weir_trainer *t) {
+  wr_train_show *show = calloc(1, sizeof *show);
+  wr_trace trace;
+  if (!show) {
+    fprintf(stderr, "weir train: no memory\n");
+    return weir_status_exit_code(WEIR_ENOMEM);
+  }
+  *show = (wr_train_show){.o = o, .trainer = t};
+  wr_train_facts(show);
+  if (o->why && !o->json) {
+    char why[1 << 14];
+    weir_trainer_why(t, why, sizeof why);
+    fputs(why, stderr);
+  }
+  weir_train_report r = {0};
+  int code = o->dry_run ? 0 : wr_trace_open(o, &trace);
+  bool going = !code && !o->dry_run;
+  while (going) {
+    const int64_t before = r.step;
+    const weir_status s = weir_trainer_step(t, &r);
+    if (r.step != before) {
+      wr_trace_step(&trace, t, r.step);
+      wr_train_step_done(show, &r);
+    }
+    going = !r.done;
+    if (s == WEIR_OK) continue;
+    const int failed = s == WEIR_ESTOPPED ? wr_interrupted() : weir_status_exit_code(s);
+    if (s == WEIR_ESTOPPED)
+      wr_train_note(show, "stopped after step %lld, which is saved", (long long)r.step);
+    else
+      wr_train_note(show, "weir train: %s%s", weir_last_error(), only_the_save(s) && going ? "; training goes on" : "");
+    code = code && s != WEIR_ESTOPPED ? code : failed;
+    going = going && only_the_save(s);
+  }
+  if (!o->dry_run && code != 1) wr_train_end(show, &r, code);
+  if (!o->dry_run && !wr_trace_close(&trace)) {
+    fprintf(stderr, "weir train: %s: %s\n", o->trace, strerror(errno));
+    code = code ? code : 1;
+  }
+  free(show);
+  return code;
+}
+
+int wr_cmd_train(const wr_options *o) {
+  if (!o->out && !o->dry_run) return wr_usage(o, "where to? --out RUN names the run's folder");
+  weir_train_data data[WR_LIST_MAX];
+  char *held[WR_LIST_MAX] = {0}, *config = NULL;
+  int code = read_config(o, &config);
+  for (size_t i = 0; i < o->data.n && !code; i++) code = take_data(o, o->data.items[i], &data[i], &held[i]);
+  weir_context *ctx = NULL;
+  weir_trainer *t = NULL;
+  if (!code) {
+    weir_train_options options = o->train;
+    options.data = data;
+    options.n_data = o->data.n;
+    options.config = config;
+    options.progress = open_progress;
+    options.user = (void *)(uintptr_t)o;
+    wr_on_signal(nothing, NULL);
+    weir_status s = wr_open_context(o, &ctx);
+    if (s == WEIR_OK) s = weir_trainer_open(ctx, o->dry_run ? NULL : o->out, &options, &t);
+    wr_progress(o, "", 1);
+    if (s != WEIR_OK) code = wr_failed(o, s);
+  }
+  if (!code) {
+    wr_on_signal(stop_trainer, t);
+    if (wr_interrupted()) weir_trainer_stop(t); /* a signal between the last look and here */
+    code = train(o, t);
+    wr_on_signal(nothing, NULL);
+  }
+  weir_trainer_close(t);
+  weir_context_close(ctx);
+  for (size_t i = 0; i < WR_LIST_MAX; i++) free(held[i]);
+  free(config);
+  const int written = wr_done(o);
+  return code ? code : written;
+}
