@@ -1,84 +1,17 @@
 #!/usr/bin/env python3
 """The command line as people and programs use it: hostile files, wrong words, signals, pipes, limits of memory and CPUs, exit codes,
 JSON, streams. Small models whose next tokens are known; the real one only where a run must last."""
-import fcntl, glob, json, os, re, resource, select, shutil, signal, socket, stat, subprocess, sys, tempfile, time
+import fcntl, glob, json, os, re, resource, select, shutil, signal, socket, stat, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
 
-WEIR = os.path.abspath(os.environ.get("WEIR", "./weir"))
-SAN = os.environ.get("WEIR_VARIANT", "") in ("asan", "tsan", "fuzz")
-SECONDS = 60 if SAN else 5
-SHARED = os.path.abspath("../shared")
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
+import harness
+from harness import SAN, SECONDS, SHARED, TMP, WEIR, Ran, check, refused, run, skip
+
 GGUF, MODELS, VOCAB = SHARED + "/cases/gguf", SHARED + "/cases/models", SHARED + "/data/vocab"
 SCRIPTED, RANDOM, CHATML = MODELS + "/scripted.gguf", MODELS + "/random.gguf", MODELS + "/scripted-chatml.gguf"
 STORY = " alpha beta gamma:🙂世é end"
 REAL = os.environ.get("WEIR_TEST_MODEL")
-TMP = tempfile.mkdtemp(prefix="weir-cli-")
-passed = failed = skipped = 0
-part = ""
-
-
-def check(ok, why):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print("FAIL cli.%s: %s" % (part, why))
-    return ok
-
-
-def skip(what, why):
-    global skipped
-    skipped += 1
-    print("SKIP cli.%s: %s" % (what, why))
-
-
-class Ran:
-    def __init__(self, args, rc, out, err):
-        self.args, self.rc, self.out, self.err = args, rc, out, err
-        if re.search(rb"Sanitizer|runtime error:|Assertion", err):  # whatever the exit code
-            check(False, "%r" % self)
-
-    def __repr__(self):
-        shown = [str(a)[:60] for a in self.args]
-        return "%s: exit %s, out %r, err %r" % (" ".join(shown), self.rc, self.out[:200], self.err[-400:])
-
-    def json(self):
-        """the object on stdout by RFC 8259: no NaN, no key twice, nothing else there; None: it is not that"""
-        def pairs(items):
-            if len(dict(items)) != len(items):
-                raise ValueError("a key twice")
-            return dict(items)
-
-        def constant(name):
-            raise ValueError(name)
-
-        try:
-            return json.loads(self.out.decode("utf-8"), parse_constant=constant, object_pairs_hook=pairs)
-        except ValueError as e:
-            check(False, "no strict JSON (%s): %r" % (e, self))
-            return None
-
-
-def run(*args, stdin=b"", env=None, limit_kb=0, before=(), seconds=0, preexec=None):
-    def prepare():
-        if limit_kb and not SAN:  # sanitizers reserve address space by the terabyte
-            resource.setrlimit(resource.RLIMIT_AS, (limit_kb * 1024,) * 2)
-        if preexec:
-            preexec()
-
-    full = [*before, WEIR, *map(str, args)]
-    try:
-        p = subprocess.run(full, input=stdin, capture_output=True, timeout=seconds or SECONDS * 4, preexec_fn=prepare,
-                           env=dict(os.environ, **(env or {})))
-        return Ran(full, p.returncode, p.stdout, p.stderr)
-    except subprocess.TimeoutExpired as e:
-        return Ran(full, "timeout", e.stdout or b"", e.stderr or b"")
-
-
-def refused(r, code, *words):
-    """the right exit code, nothing on stdout, and a sentence that holds the words"""
-    text = r.err.decode("utf-8", "replace")
-    return check(r.rc == code and not r.out and len(text) > 20 and all(w in text for w in words),
-                 "wanted exit %d and a sentence with %s: %r" % (code, words, r))
 
 
 def controls(b):
@@ -694,22 +627,7 @@ PARTS = (crafted_files, hostile_name, missing_files, streams, stops, round_trips
          strict_json, words, helps, prompts, output, signals, plain_text, cache, small_disk)
 
 if not os.path.isdir(MODELS):
+    harness.where = "cli"
     skip("all", "%s is not there" % MODELS)
-else:
-    only = sys.argv[1:]
-    try:
-        for fn in PARTS:
-            part = fn.__name__
-            if only and part not in only:
-                continue
-            started = time.time()
-            try:
-                fn()
-            except Exception as e:  # a part that breaks is one failure, not the end of the others
-                check(False, "%s: %s" % (type(e).__name__, e))
-            if os.environ.get("TIMES"):
-                print("%6.1f s  %s" % (time.time() - started, part))
-    finally:
-        shutil.rmtree(TMP, ignore_errors=True)
-print("cli: %d passed, %d failed, %d skipped" % (passed, failed, skipped))
-sys.exit(failed > 0)
+    PARTS = ()
+harness.main("cli", PARTS)

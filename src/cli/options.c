@@ -179,15 +179,15 @@ static int slip(const char *name, size_t n, const char *known) {
 }
 
 static const char *closest_option(enum wr_command id, const char *name, size_t n) {
-  const char *best = NULL;
+  const option_row *best = NULL;
   int least = 99;
   for (int i = 0; i < N_ROWS; i++) {
     const int d = rows[i].commands & 1ull << id ? slip(name, n, shown_name(&rows[i])) : 99;
     if (d >= least) continue;
     least = d;
-    best = shown_name(&rows[i]);
+    best = &rows[i];
   }
-  return best;
+  return best ? shown_name(best) : NULL;
 }
 
 const char *wr_closest_command(const char *name) {

@@ -341,7 +341,7 @@ void wr_train_step_done(wr_train_show *show, const weir_train_report *r) {
   show->seconds.copy += r->seconds.copy;
   show->tokens += (double)r->step_tok;
   show->mfu_seconds += r->mfu * r->seconds.total;
-  if (r->event && r->event[0]) wr_train_note(show, "step %lld: %s", (long long)r->step, r->event);
+  if (r->event && r->event[0]) wr_train_note(show, "%s", r->event);
   if (isfinite(r->val_loss)) wr_train_note(show, "step %lld: validation loss %.4f", (long long)r->step, r->val_loss);
   const double now = now_s(), since = now - show->shown_s;
   if (show->live && (since >= DRAW_S || r->done)) {

@@ -428,7 +428,7 @@ static void put_tiles(wr_str *s, const wr_report *r) {
   tile(s, "waiting for data", wall > 0 ? r->total[WR_SERIES_DATA_S] / wall : nothing, put_percent, "");
   tile(s, "copied a token", r->tokens > 0 && r->n_classes ? copied_bytes(r) / r->tokens : nothing, put_number, " B");
   tile(s, "samples copied", r->steps ? r->total[WR_SERIES_PAYLOAD_COPIED] : nothing, put_size, "");
-  tile(s, "skipped steps", r->total[WR_SERIES_SKIPPED] > 0 ? r->total[WR_SERIES_SKIPPED] : nothing, put_number, "");
+  tile(s, "skipped steps", r->last[WR_SERIES_SKIPPED] > 0 ? r->last[WR_SERIES_SKIPPED] : nothing, put_number, "");
   wr_str_puts(s, "</div>\n");
 }
 
