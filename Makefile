@@ -92,11 +92,11 @@ ifeq ($(VARIANT),release)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) weir || install -m 755 $(PROGRAM) weir)
 endif
 
-## run: install what is missing, build, fetch a small model, and let it answer (MODEL=file.gguf PROMPT='...')
+## run: install what is missing, build, train a model for a minute (DATA=file), ask a fetched one (MODEL=file.gguf PROMPT='...')
 run:
 	@tools/deps
 	@$(MAKE) --no-print-directory all
-	@tools/run-model "$(MODEL)" "$(PROMPT)"
+	@tools/run-model "$(MODEL)" "$(DATA)" "$(PROMPT)"
 
 ## deps: install with apt what building and testing need and this machine lacks (elsewhere: say what it is)
 deps:

@@ -64,7 +64,12 @@ printf '3 1 0\n' >"$tmp/tally"
 expect "tally of a failure" 1 "3 passed, 1 failed" tools/tally "$tmp/tally"
 expect "no model and no network" 1 "MODEL=file.gguf" env WEIR_CACHE="$tmp/none" WEIR_OFFLINE=1 tools/fetch-model
 expect "nowhere to keep a model" 1 "HOME" env -u HOME -u WEIR_CACHE -u XDG_CACHE_HOME tools/fetch-model
-expect "a MODEL that is not there" 1 "there is no such file" tools/run-model "$tmp/none.gguf" hello
+expect "a MODEL that is not there" 1 "there is no such file" tools/run-model "$tmp/none.gguf" "" hello
+expect "a DATA that is not there" 1 "there is no such file" tools/run-model "" "$tmp/none.txt" hello
+expect "nowhere to keep a text" 1 "HOME" env -u HOME -u WEIR_CACHE -u XDG_CACHE_HOME tools/fetch-text
+mkdir -p "$tmp/bin" && for program in bash env mkdir mktemp rm; do ln -sf "$(command -v $program)" "$tmp/bin/"; done
+expect "no text, no apt" 1 "DATA=file" env -i PATH="$tmp/bin" WEIR_CACHE="$tmp/none" bash tools/fetch-text
+expect "no text and no network" 1 "DATA=file" env -i PATH="$tmp/bin" WEIR_CACHE="$tmp/none" WEIR_OFFLINE=1 bash tools/fetch-text
 mkdir -p "$tmp/cache/models" && echo garbage >"$tmp/cache/models/smollm2-135m-instruct-q4_1.gguf"
 expect "a model that is damaged is not used" 1 "no model" env WEIR_CACHE="$tmp/cache" WEIR_OFFLINE=1 tools/fetch-model
 
