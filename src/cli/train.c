@@ -46,8 +46,14 @@ static int read_config(const wr_options *o, char **text) {
   return *text ? 0 : 1;
 }
 
-/* A failed step that training survives: a checkpoint that could not be written. The rest ends the run. */
-static bool only_the_save(weir_status s) { return s == WEIR_ENOMEM || s == WEIR_EIO; }
+static void print_why(const weir_trainer *t) {
+  const size_t n = weir_trainer_why(t, NULL, 0);
+  char *why = malloc(n + 1);
+  if (!why) return;
+  weir_trainer_why(t, why, n + 1);
+  fprintf(stderr, "%s\n", why);
+  free(why);
+}
 
 static int train(const wr_options *o, weir_trainer *t) {
   wr_train_show *show = calloc(1, sizeof *show);
@@ -58,33 +64,27 @@ static int train(const wr_options *o, weir_trainer *t) {
   }
   *show = (wr_train_show){.o = o, .trainer = t};
   wr_train_facts(show);
-  if (o->why && !o->json) {
-    char why[1 << 14];
-    weir_trainer_why(t, why, sizeof why);
-    fputs(why, stderr);
+  if (o->why && !o->json) print_why(t);
+  int code = o->dry_run ? 0 : wr_trace_open(o, &trace);
+  if (o->dry_run || code) {
+    free(show);
+    return code;
   }
   weir_train_report r = {0};
-  int code = o->dry_run ? 0 : wr_trace_open(o, &trace);
-  bool going = !code && !o->dry_run;
-  while (going) {
-    const int64_t before = r.step;
-    const weir_status s = weir_trainer_step(t, &r);
-    if (r.step != before) {
-      wr_trace_step(&trace, t, r.step);
-      wr_train_step_done(show, &r);
-    }
-    going = !r.done;
-    if (s == WEIR_OK) continue;
-    const int failed = s == WEIR_ESTOPPED ? wr_interrupted() : weir_status_exit_code(s);
-    if (s == WEIR_ESTOPPED)
-      wr_train_note(show, "stopped after step %lld, which is saved", (long long)r.step);
-    else
-      wr_train_note(show, "weir train: %s%s", weir_last_error(), only_the_save(s) && going ? "; training goes on" : "");
-    code = code && s != WEIR_ESTOPPED ? code : failed;
-    going = going && only_the_save(s);
+  weir_status s = WEIR_OK;
+  while (s == WEIR_OK && !r.done) {
+    s = weir_trainer_step(t, &r);
+    if (s != WEIR_OK) break;
+    wr_trace_step(&trace, t, r.step);
+    wr_train_step_done(show, &r);
   }
-  if (!o->dry_run && code != 1) wr_train_end(show, &r, code);
-  if (!o->dry_run && !wr_trace_close(&trace)) {
+  if (s == WEIR_ESTOPPED)
+    wr_train_note(show, "stopped after step %lld, which is saved", (long long)r.step);
+  else if (s != WEIR_OK)
+    wr_train_note(show, ""); /* the sentence stands below the progress line */
+  if (s != WEIR_OK) code = wr_failed(o, s);
+  wr_train_end(show, &r, code);
+  if (!wr_trace_close(&trace)) {
     fprintf(stderr, "weir train: %s: %s\n", o->trace, strerror(errno));
     code = code ? code : 1;
   }
@@ -105,6 +105,7 @@ int wr_cmd_train(const wr_options *o) {
     options.data = data;
     options.n_data = o->data.n;
     options.config = config;
+    options.trace = o->trace != NULL;
     options.progress = open_progress;
     options.user = (void *)(uintptr_t)o;
     wr_on_signal(nothing, NULL);
