@@ -445,7 +445,7 @@ def bad_records():
     if not check(r.rc == 0, "%r" % r):
         return
     report = json.loads(r.out)
-    shown = {int(re.search(r":(\d+):\d+$", b["where"]).group(1)) for b in report["shown"]}
+    shown = {int(re.search(r":(\d+):\d+$", b["where"]).group(1)) for b in report["bad_records"]}
     sure = {x["line"] for x in want if x["good"] == "no"}
     good = {x["line"] for x in want if x["good"] == "yes"}
     check(sure <= shown and not good & shown and report["bad"] >= len(sure), "bad lines %s, shown %s" % (sorted(sure), sorted(shown)))

@@ -81,7 +81,7 @@ static int train(const wr_options *o, weir_trainer *t) {
   if (s == WEIR_ESTOPPED)
     wr_train_note(show, "stopped after step %lld, which is saved", (long long)r.step);
   else if (s != WEIR_OK)
-    wr_train_note(show, ""); /* the sentence stands below the progress line */
+    wr_train_line_ended(show); /* the sentence stands below it */
   if (s != WEIR_OK) code = wr_failed(o, s);
   wr_train_end(show, &r, code);
   if (!wr_trace_close(&trace)) {

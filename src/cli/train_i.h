@@ -22,6 +22,7 @@ void wr_train_facts(wr_train_show *show);
 void wr_train_step_done(wr_train_show *show, const weir_train_report *r);
 /* A line of its own, above the progress line. Nothing with --json. */
 void wr_train_note(wr_train_show *show, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void wr_train_line_ended(wr_train_show *show); /* the progress line stays as it is; what is printed next stands below it */
 void wr_train_end(wr_train_show *show, const weir_train_report *last, int code);
 
 #endif

@@ -234,6 +234,11 @@ void wr_train_facts(wr_train_show *show) {
 
 /* ---- as it goes on */
 
+void wr_train_line_ended(wr_train_show *show) {
+  if (show->drawn) fputc('\n', stderr);
+  show->drawn = false;
+}
+
 static void clear_line(wr_train_show *show) {
   if (show->drawn) fprintf(stderr, "\r\033[K");
   show->drawn = false;
