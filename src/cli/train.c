@@ -7,8 +7,6 @@
 #include "trace_i.h"
 #include "train_i.h"
 
-enum { MAX_CONFIG_BYTES = 4 << 20 };
-
 static int open_progress(void *user, const char *what, double done) {
   wr_progress(user, what, done);
   return wr_interrupted();
@@ -30,20 +28,6 @@ static int take_data(const wr_options *o, const char *text, weir_train_data *out
   *held = strndup(text, (size_t)(equals - text));
   out->path = *held;
   return 0;
-}
-
-static int read_config(const wr_options *o, char **text) {
-  *text = NULL;
-  if (!o->config) return 0;
-  FILE *f = fopen(o->config, "rb");
-  if (!f) {
-    fprintf(stderr, "weir train: %s: %s\n", o->config, strerror(errno));
-    return 1;
-  }
-  size_t n;
-  *text = wr_read_all(o, f, o->config, MAX_CONFIG_BYTES, &n);
-  fclose(f);
-  return *text ? 0 : 1;
 }
 
 static void print_why(const weir_trainer *t) {
@@ -95,8 +79,8 @@ static int train(const wr_options *o, weir_trainer *t) {
 int wr_cmd_train(const wr_options *o) {
   if (!o->out && !o->dry_run) return wr_usage(o, "where to? --out RUN names the run's folder");
   weir_train_data data[WR_LIST_MAX];
-  char *held[WR_LIST_MAX] = {0}, *config = NULL;
-  int code = read_config(o, &config);
+  char *held[WR_LIST_MAX] = {0};
+  int code = 0;
   for (size_t i = 0; i < o->data.n && !code; i++) code = take_data(o, o->data.items[i], &data[i], &held[i]);
   weir_context *ctx = NULL;
   weir_trainer *t = NULL;
@@ -104,7 +88,7 @@ int wr_cmd_train(const wr_options *o) {
     weir_train_options options = o->train;
     options.data = data;
     options.n_data = o->data.n;
-    options.config = config;
+    options.config = o->config;
     options.trace = o->trace != NULL;
     options.progress = open_progress;
     options.user = (void *)(uintptr_t)o;
@@ -123,7 +107,6 @@ int wr_cmd_train(const wr_options *o) {
   weir_trainer_close(t);
   weir_context_close(ctx);
   for (size_t i = 0; i < WR_LIST_MAX; i++) free(held[i]);
-  free(config);
   const int written = wr_done(o);
   return code ? code : written;
 }

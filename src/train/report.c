@@ -151,6 +151,9 @@ static void take_step(wr_report *r, const json_t *object, double step) {
     if (k == WR_SERIES_VAL_LOSS && !(r->best_val <= x)) r->best_val = x;
   }
   number_at(object, "tokens", &r->tokens);
+  double mfu, seconds;
+  if (number_at(object, "mfu", &mfu) && number_at(json_object_get(object, "seconds"), "total", &seconds))
+    r->mfu_seconds += mfu * seconds;
   take_classes(r, json_object_get(object, "bytes_copied"));
 }
 

@@ -41,6 +41,7 @@ typedef struct wr_report {
   uint64_t steps, bad_lines;
   double last[WR_SERIES_COUNT]; /* NAN: never */
   double best_val, total[WR_SERIES_COUNT];
+  double mfu_seconds;          /* sum of mfu × time */
   double tokens;               /* of the run so far, as the last step says */
   wr_report_class classes[WR_REPORT_CLASSES];
   int n_classes;

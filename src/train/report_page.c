@@ -9,6 +9,7 @@
 #include "train/report_i.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 enum { MAX_TEXT = 4000, MAX_ROWS = 400, MAX_LINES = 8 };
 
@@ -251,26 +252,43 @@ static void put_tick(wr_str *s, double v) {
 
 static double mean(const wr_report_value *v) { return v->sum / (double)v->n; }
 
+static double stack_of(const wr_report_bin *b, const chart *c, int lines) {
+  double sum = 0;
+  for (int k = 0; k < lines; k++)
+    if (b->v[c->lines[k].series].n) sum += mean(&b->v[c->lines[k].series]);
+  return sum * c->scale;
+}
+
+static int by_size(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Up to the greatest sum, but at most four times the median: one slow step must not flatten all others. */
+static bool stack_axis(const wr_report *r, const chart *c, axis *out) {
+  double *sums = wr_malloc((size_t)r->n_bins * sizeof *sums);
+  if (!sums) return false;
+  for (int i = 0; i < r->n_bins; i++) sums[i] = stack_of(&r->bins[i], c, c->n_lines);
+  qsort(sums, (size_t)r->n_bins, sizeof *sums, by_size);
+  *out = (axis){0, fmin(sums[r->n_bins - 1] * 1.05, sums[r->n_bins / 2] * 4), false};
+  wr_free(sums);
+  return out->high > 0;
+}
+
 /* The range of what the chart shows. false: nothing. */
 static bool value_axis(const wr_report *r, const chart *c, axis *out) {
-  double low = INFINITY, high = -INFINITY, least_positive = INFINITY;
-  for (int i = 0; i < r->n_bins; i++) {
-    double sum = 0;
+  double low = INFINITY, high = -INFINITY;
+  if (c->stacked) return stack_axis(r, c, out);
+  for (int i = 0; i < r->n_bins; i++)
     for (int k = 0; k < c->n_lines; k++) {
       const wr_report_value *v = &r->bins[i].v[c->lines[k].series];
       if (!v->n) continue;
-      sum += mean(v);
-      if (c->stacked) continue;
       low = fmin(low, (double)v->min);
       high = fmax(high, (double)v->max);
-      if (v->min > 0) least_positive = fmin(least_positive, (double)v->min);
     }
-    if (c->stacked && sum > 0) high = fmax(high, sum), low = 0;
-  }
   if (!(low <= high)) return false;
   low *= c->scale;
   high *= c->scale;
-  least_positive *= c->scale;
   if (c->log_y && low > 0 && high / low > 20) {
     *out = (axis){low / 1.1, high * 1.1, true};
     return true;
@@ -318,11 +336,7 @@ static void put_area(wr_str *s, const wr_report *r, const chart *c, int k, const
   for (int pass = 0; pass < 2; pass++)
     for (int j = 0; j < r->n_bins; j++) {
       const wr_report_bin *b = &r->bins[pass ? r->n_bins - 1 - j : j];
-      double sum = 0;
-      for (int i = 0; i < (pass ? k : k + 1); i++) {
-        const wr_report_value *v = &b->v[c->lines[i].series];
-        if (v->n) sum += mean(v) * c->scale;
-      }
+      const double sum = fmin(stack_of(b, c, pass ? k : k + 1), y->high);
       put_point(s, place(x, middle(b)), place(y, sum));
     }
   wr_str_puts(s, "\"/>");
@@ -422,7 +436,7 @@ static void put_tiles(wr_str *s, const wr_report *r) {
   if (r->best_val < r->last[WR_SERIES_VAL_LOSS]) tile(s, "best validation loss", r->best_val, put_loss, "");
   tile(s, "tokens", r->tokens > 0 ? r->tokens : nothing, put_number, "");
   tile(s, "tokens a second", wall > 0 ? r->tokens / wall : nothing, put_rounded, "");
-  tile(s, "of the measured peak (MFU)", r->last[WR_SERIES_MFU], put_percent, "");
+  tile(s, "of the measured peak (MFU)", wall > 0 && r->mfu_seconds > 0 ? r->mfu_seconds / wall : nothing, put_percent, "");
   tile(s, "time of the steps", wall > 0 ? wall : nothing, put_time, "");
   tile(s, "copying", wall > 0 ? r->total[WR_SERIES_COPY_S] / wall : nothing, put_percent, "");
   tile(s, "waiting for data", wall > 0 ? r->total[WR_SERIES_DATA_S] / wall : nothing, put_percent, "");
