@@ -15,7 +15,7 @@
 
 /* --------------------------------------------------------------------------------------------------------------------- JSON */
 
-void wr_json_text(wr_str *s, const char *bytes, size_t n) {
+void wr_put_json_text(wr_str *s, const char *bytes, size_t n) {
   wr_str_puts(s, "\"");
   for (size_t i = 0; i < n;) {
     const unsigned char c = (unsigned char)bytes[i];
@@ -38,7 +38,7 @@ void wr_json_text(wr_str *s, const char *bytes, size_t n) {
   wr_str_puts(s, "\"");
 }
 
-void wr_json_number(wr_str *s, double x) {
+void wr_put_json_number(wr_str *s, double x) {
   char text[40];
   if (!isfinite(x)) {
     wr_str_puts(s, "null");
@@ -53,7 +53,7 @@ void wr_json_number(wr_str *s, double x) {
 
 static void put_number(wr_str *s, const char *key, double x) {
   wr_str_printf(s, ", \"%s\": ", key);
-  wr_json_number(s, x);
+  wr_put_json_number(s, x);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- files */
@@ -119,7 +119,7 @@ static void put_line(weir_trainer *t) {
 static void put_event(weir_trainer *t, const char *kind) {
   if (!t->event.len) return;
   wr_str_printf(&t->line, "{\"event\": \"%s\", \"step\": %lld, \"text\": ", kind, (long long)t->report.step);
-  wr_json_text(&t->line, t->event.ptr, t->event.len);
+  wr_put_json_text(&t->line, t->event.ptr, t->event.len);
   wr_str_puts(&t->line, "}\n");
 }
 
@@ -147,14 +147,14 @@ void wr_metrics_put(weir_trainer *t, const wr_sample *samples, int64_t n_samples
   put_number(s, "mfu", r->mfu);
   put_number(s, "loss_scale", r->loss_scale);
   wr_str_printf(s, ", \"skipped\": %d, \"seconds\": {\"total\": ", t->skipped_now);
-  wr_json_number(s, r->seconds.total);
+  wr_put_json_number(s, r->seconds.total);
   const double parts[WR_PART_COUNT] = {r->seconds.data,      r->seconds.copy,       r->seconds.forward, r->seconds.backward,
                                        r->seconds.optimizer, r->seconds.checkpoint, r->seconds.other};
   for (int i = 0; i < WR_PART_COUNT; i++) put_number(s, wr_part_names[i], parts[i]);
   wr_str_printf(s, "}, \"payload_copied\": %llu, \"bytes_copied\": {", (unsigned long long)r->payload_copied);
   for (size_t i = 0; i < r->n_copied; i++) {
     wr_str_printf(s, "%s\"%s\": ", i ? ", " : "", r->copied[i].what);
-    wr_json_number(s, r->copied[i].bytes);
+    wr_put_json_number(s, r->copied[i].bytes);
   }
   wr_str_puts(s, "}");
   if (wr_is(t->set.o.log_sample_ids, "on")) put_samples(t, samples, n_samples);
@@ -187,9 +187,9 @@ static void put_run(weir_trainer *t) {
       (long long)m->context_tok, (long long)t->set.o.batch, (long long)t->set.o.accumulate, t->set.o.optimizer,
       wr_remat_names[t->remat], t->ctx->device->n_threads, wr_isa_name(t->ctx->device->isa), (long long)t->now.step);
   wr_str_puts(s, ", \"cpu\": ");
-  wr_json_text(s, t->cpu, strlen(t->cpu));
+  wr_put_json_text(s, t->cpu, strlen(t->cpu));
   wr_str_puts(s, ", \"tokenizer\": ");
-  wr_json_text(s, wr_tokenizer_name(t->tokenizer), strlen(wr_tokenizer_name(t->tokenizer)));
+  wr_put_json_text(s, wr_tokenizer_name(t->tokenizer), strlen(wr_tokenizer_name(t->tokenizer)));
   put_number(s, "flop_tok", t->flop_tok);
   put_number(s, "peak_gflop_s", t->peak_flop_s * 1e-9);
   put_number(s, "predicted_step_s", t->predicted_s);

@@ -33,7 +33,7 @@ static void write_state(const weir_trainer *t, wr_str *s) {
   wr_str_printf(s, ", \"data\": {\"tokens\": %" PRIu64 ", \"samples\": %" PRIu64 ", \"tokenizer\": \"%016" PRIx64 "\"}",
                 t->data_info.tokens, t->data_info.samples, wr_tokenizer_hash(t->tokenizer));
 #define INT(x) wr_str_printf(s, "%lld", (long long)(x))
-#define FLOAT(x) wr_json_number(s, x)
+#define FLOAT(x) wr_put_json_number(s, x)
 #define X(field, how) \
   wr_str_puts(s, ", \"" #field "\": "); \
   how(p->field);

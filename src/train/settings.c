@@ -147,7 +147,7 @@ static void put_value(weir_train_options *o, int i, wr_str *s) {
   else if (is_int(i))
     wr_str_printf(s, "%lld", (long long)*int_of(o, i));
   else
-    wr_json_number(s, *float_of(o, i));
+    wr_put_json_number(s, *float_of(o, i));
 }
 
 /* ------------------------------------------------------------------------------------------------------------ sets of them */
@@ -352,16 +352,16 @@ void wr_settings_json(const wr_settings *s, wr_str *out) {
   wr_str_printf(out, "{\n  \"weir\": \"%s\",\n  \"data\": [", weir_version());
   for (size_t i = 0; i < o.n_data; i++) {
     wr_str_puts(out, i ? ", {\"path\": " : "{\"path\": ");
-    wr_json_text(out, s->sources[i].path, strlen(s->sources[i].path));
+    wr_put_json_text(out, s->sources[i].path, strlen(s->sources[i].path));
     wr_str_puts(out, ", \"weight\": ");
-    wr_json_number(out, s->sources[i].weight);
+    wr_put_json_number(out, s->sources[i].weight);
     wr_str_puts(out, "}");
   }
   wr_str_puts(out, "]");
   for (int i = 0; i < WEIR_TRAIN_SETTINGS; i++) {
     wr_str_printf(out, ",\n  \"%s\": ", rows[i].s.name);
     if (is_text(i))
-      wr_json_text(out, *text_of(&o, i), strlen(*text_of(&o, i)));
+      wr_put_json_text(out, *text_of(&o, i), strlen(*text_of(&o, i)));
     else
       put_value(&o, i, out);
   }

@@ -229,7 +229,7 @@ void wr_metrics_close(weir_trainer *t);
 weir_status wr_append_line(const char *path, wr_str *line);
 weir_status wr_info_open(weir_trainer *t);
 void wr_see_memory(weir_trainer *t);
-void wr_json_text(wr_str *s, const char *bytes, size_t n); /* a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD */
-void wr_json_number(wr_str *s, double x);             /* the shortest of 17 digits that gives it back; null: not finite */
+void wr_put_json_text(wr_str *s, const char *bytes, size_t n); /* a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD */
+void wr_put_json_number(wr_str *s, double x);             /* the shortest of 17 digits that gives it back; null: not finite */
 
 #endif
