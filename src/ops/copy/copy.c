@@ -158,3 +158,55 @@ const wr_op wr_op_gather_bwd = {
     .n_rows = WR_ARRAY_LEN(gather_bwd_rows),
     .make_case = gather_bwd_case,
 };
+
+/* ------------------------------------------------------------------------------------------------------------------ relayout */
+
+static weir_status relayout_shape(const void *params, wr_vtype *t) {
+  const wr_layout layout = ((const wr_relayout_params *)params)->layout;
+  WR_TRY(wr_rule_weights("x", &t[RELAYOUT_X], (wr_layout)t[RELAYOUT_X].layout));
+  WR_TRY(wr_rule_rank("x", &t[RELAYOUT_X], 2));
+  if (!wr_layout_ok(layout, (wr_dtype)t[RELAYOUT_X].dtype, t[RELAYOUT_X].ext[1]))
+    return wr_fail(WEIR_EUSAGE, "x is %s, which has no layout %s", wr_dtypes[t[RELAYOUT_X].dtype].name, wr_layout_name(layout));
+  t[RELAYOUT_Y] = t[RELAYOUT_X];
+  t[RELAYOUT_Y].layout = (uint8_t)layout;
+  return WEIR_OK;
+}
+
+static void relayout_cost(const wr_call *c, wr_cost *out) {
+  const double bytes = wr_cost_elems(c, RELAYOUT_X) * wr_dtypes[c->args[RELAYOUT_X].dtype].block_bytes;
+  *out = (wr_cost){.read_bytes = bytes, .write_bytes = bytes, .copy_bytes = 2 * bytes};
+}
+
+static void relayout_print(const void *params, wr_str *s) {
+  wr_str_puts(s, wr_layout_name(((const wr_relayout_params *)params)->layout));
+}
+
+int wr_relayout(wr_program *p, int x, wr_layout layout) {
+  const wr_relayout_params params = {layout};
+  int args[WR_MAX_ARGS] = {x, WR_NEW};
+  if (wr_type(p, x)->layout == (int)layout) return x;
+  return wr_emit(p, &wr_op_relayout, &params, args) == WEIR_OK ? args[RELAYOUT_Y] : WR_NONE;
+}
+
+/* rows d layout (of x) to (layout of y) */
+static weir_status relayout_case(wr_case *c, wr_program *p) {
+  const wr_layout from = (wr_layout)wr_case_layout(c, "layout", WR_PLAIN), to = (wr_layout)wr_case_layout(c, "to", WR_PLAIN);
+  wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 64), 0, 0);
+  t.layout = (uint8_t)from;
+  const wr_relayout_params params = {to};
+  int args[WR_MAX_ARGS] = {wr_case_input(c, p, WR_INPUT, "x", t, wr_fill_normal(0, 1)), WR_NEW};
+  return wr_emit(p, &wr_op_relayout, &params, args);
+}
+
+const wr_op wr_op_relayout = {
+    .name = "relayout",
+    .doc = "a matrix of F32 in another layout",
+    .args = {{"x", WR_IN, 0, 0}, {"y", WR_OUT, 0, 0}},
+    .params_bytes = sizeof(wr_relayout_params),
+    .shape = relayout_shape,
+    .cost = relayout_cost,
+    .print = relayout_print,
+    .rows = relayout_rows,
+    .n_rows = WR_ARRAY_LEN(relayout_rows),
+    .make_case = relayout_case,
+};

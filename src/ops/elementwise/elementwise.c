@@ -34,6 +34,44 @@ int wr_add(wr_program *p, int a, int b) {
   return wr_emit(p, &wr_op_add, NULL, args) == WEIR_OK ? args[ADD_Y] : WR_NONE;
 }
 
+static weir_status axpby_shape(const void *params, wr_vtype *t) {
+  const wr_axpby_params *p = params;
+  WR_TRY(wr_rule_float("a", &t[AXPBY_A]));
+  if (p->gamma != 0) WR_TRY(wr_rule_rank("a", &t[AXPBY_A], 2));
+  if (t[AXPBY_B].rank) {
+    WR_TRY(wr_rule_float("b", &t[AXPBY_B]));
+    WR_TRY(wr_rule_like("b", &t[AXPBY_B], "a", &t[AXPBY_A]));
+  }
+  t[AXPBY_Y] = t[AXPBY_A];
+  return WEIR_OK;
+}
+
+static weir_status axpby_grad(wr_grad *g, const wr_instr *i) {
+  const wr_axpby_params *p = i->params;
+  const int dy = wr_grad_of(g, i->args[AXPBY_Y]), in[] = {i->args[AXPBY_A], i->args[AXPBY_B]};
+  const float factor[] = {p->alpha, p->beta};
+  for (int k = 0; k < 2; k++)
+    if (in[k] >= 0 && wr_grad_wanted(g, in[k]))
+      wr_grad_add(g, in[k], wr_axpby(wr_grad_program(g), factor[k], dy, 0, WR_NONE, 0));
+  return wr_program_status(wr_grad_program(g));
+}
+
+static void axpby_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_axpby, c, out);
+  out->flop = 3 * wr_cost_elems(c, AXPBY_Y);
+}
+
+static void axpby_print(const void *params, wr_str *s) {
+  const wr_axpby_params *p = params;
+  wr_str_printf(s, "alpha=%g beta=%g gamma=%g", (double)p->alpha, (double)p->beta, (double)p->gamma);
+}
+
+int wr_axpby(wr_program *p, float alpha, int a, float beta, int b, float gamma) {
+  const wr_axpby_params params = {alpha, beta, gamma};
+  int args[WR_MAX_ARGS] = {a, b, WR_NEW};
+  return wr_emit(p, &wr_op_axpby, &params, args) == WEIR_OK ? args[AXPBY_Y] : WR_NONE;
+}
+
 static weir_status swiglu_shape(const void *params, wr_vtype *t) {
   (void)params;
   WR_TRY(wr_rule_float("gate", &t[SWIGLU_GATE]));
@@ -129,6 +167,15 @@ static weir_status same_shape_case(wr_case *c, wr_program *p, int n_in, int n_ou
   for (int i = n_in; i < n_in + n_out; i++) args[i] = WR_NEW;
   return wr_emit(p, c->op, NULL, args);
 }
+/* rows d [dtype] [b=1] [gamma] */
+static weir_status axpby_case(wr_case *c, wr_program *p) {
+  const wr_vtype t =
+      wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), WR_LIVE_ROWS, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 64), 0, 0);
+  const int a = wr_case_input(c, p, WR_INPUT, "a", t, wr_fill_normal(0, 1));
+  const int b = wr_case_int(c, "b", 1) ? wr_case_input(c, p, WR_INPUT, "b", t, wr_fill_normal(0, 1)) : WR_NONE;
+  wr_axpby(p, -4.775f, a, 2.0315f, b, (float)wr_case_float(c, "gamma", 0));
+  return WEIR_OK;
+}
 static weir_status add_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, 1); }
 static weir_status swiglu_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, wr_case_float(c, "sd", 2)); }
 static weir_status swiglu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 3, 2, wr_case_float(c, "sd", 2)); }
@@ -197,4 +244,20 @@ const wr_op wr_op_gelu_bwd = {
     .rows = gelu_bwd_rows,
     .n_rows = WR_ARRAY_LEN(gelu_bwd_rows),
     .make_case = gelu_bwd_case,
+};
+
+const wr_op wr_op_axpby = {
+    .name = "axpby",
+    .doc = "y = alpha a + beta b + gamma I",
+    .args = {{"a", WR_IN, WR_ARG_FLOAT, 0},
+             {"b", WR_IN, WR_ARG_FLOAT | WR_ARG_OPTIONAL, 0},
+             {"y", WR_OUT, WR_ARG_FLOAT, 1 + AXPBY_A}},
+    .params_bytes = sizeof(wr_axpby_params),
+    .shape = axpby_shape,
+    .grad = axpby_grad,
+    .cost = axpby_cost,
+    .print = axpby_print,
+    .rows = axpby_rows,
+    .n_rows = WR_ARRAY_LEN(axpby_rows),
+    .make_case = axpby_case,
 };

@@ -1,6 +1,7 @@
 /* elementwise: sums and activations, element by element.
  *
  * add         a, b of one shape -> y = a + b
+ * axpby       a, b of one shape (b optional) -> y = alpha a + beta b + gamma I      gamma I: gamma where row and column are one; rank 2
  * swiglu      gate, up of one shape -> y = silu(gate) up        silu(g) = g s,  s = 1 / (1 + e^-g)
  * swiglu_bwd  dy, gate, up -> dgate = dy up s (1 + g (1 - s)),  dup = dy g s;  each only if wanted, each may be added to
  * gelu        x -> y = x s(2 u),  u = sqrt(2 / pi) (x + 0.044715 x^3),  s the sigmoid: x / 2 (1 + tanh u)
@@ -13,6 +14,11 @@
 
 #include "core/core.h"
 
+typedef struct wr_axpby_params {
+  float alpha, beta, gamma;
+} wr_axpby_params;
+
+int wr_axpby(wr_program *p, float alpha, int a, float beta, int b, float gamma); /* b: WR_NONE without */
 int wr_add(wr_program *p, int a, int b);
 int wr_swiglu(wr_program *p, int gate, int up);
 int wr_gelu(wr_program *p, int x);

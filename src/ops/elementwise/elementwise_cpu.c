@@ -9,6 +9,7 @@
 #include "ops/simd_i.h"
 
 WR_ROW_FN(WR_KERNEL(add_f32_cpu));
+WR_ROW_FN(WR_KERNEL(axpby_f32_cpu));
 WR_ROW_FN(WR_KERNEL(swiglu_f32_cpu));
 WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu));
 WR_ROW_FN(WR_KERNEL(gelu_f32_cpu));
@@ -50,6 +51,22 @@ WR_ROW_FN(WR_KERNEL(add_f32_cpu)) {
       int n = part(to - i);
       v16_store_n(y + i, v16_add(v16_load_n(a + i, n), v16_load_n(b + i, n)), n);
     }
+  }
+}
+
+WR_ROW_FN(WR_KERNEL(axpby_f32_cpu)) {
+  const wr_axpby_params *p = c->params;
+  const v16 alpha = v16_set1(p->alpha), beta = v16_set1(p->beta);
+  int64_t r, from, to;
+  for (pieces s = pieces_of(c, AXPBY_A, SUM_PIECE); next_piece(&s, w, &r, &from, &to);) {
+    const float *a = wr_arg_f32(&c->args[AXPBY_A], r), *b = c->args[AXPBY_B].data ? wr_arg_f32(&c->args[AXPBY_B], r) : NULL;
+    float *y = wr_arg_f32(&c->args[AXPBY_Y], r);
+    for (int64_t i = from; i < to; i += WR_LANES) {
+      int n = part(to - i);
+      v16 v = v16_mul(alpha, v16_load_n(a + i, n));
+      v16_store_n(y + i, b ? v16_fma(beta, v16_load_n(b + i, n), v) : v, n);
+    }
+    if (p->gamma != 0 && r >= from && r < to) y[r] += p->gamma;
   }
 }
 

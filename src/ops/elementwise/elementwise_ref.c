@@ -6,6 +6,7 @@
 #include "ops/ref_i.h"
 
 WR_ROW_FN(add_ref);
+WR_ROW_FN(axpby_ref);
 WR_ROW_FN(swiglu_ref);
 WR_ROW_FN(swiglu_bwd_ref);
 WR_ROW_FN(gelu_ref);
@@ -19,6 +20,19 @@ WR_ROW_FN(add_ref) {
   while (wr_take(w, 0, wr_live_rows(c, ADD_A), 1, &begin, &end))
     for (int64_t r = begin; r < end; r++)
       for (int64_t i = 0; i < inner; i++) wr_ref_put(c, ADD_Y, r, i, wr_get(a, r, i) + wr_get(b, r, i));
+}
+
+WR_ROW_FN(axpby_ref) {
+  const wr_arg *a = &c->args[AXPBY_A], *b = &c->args[AXPBY_B];
+  const wr_axpby_params *p = c->params;
+  int64_t inner = wr_inner(a), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, AXPBY_A), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) {
+        double y = (double)p->alpha * wr_get(a, r, i) + (r == i ? (double)p->gamma : 0);
+        if (b->data) y += (double)p->beta * wr_get(b, r, i);
+        wr_ref_put(c, AXPBY_Y, r, i, y);
+      }
 }
 
 WR_ROW_FN(swiglu_ref) {

@@ -197,8 +197,8 @@ int wr_matmul_dx(wr_program *p, int dy, int w, int64_t heads) {
   return wr_emit(p, &wr_op_matmul_dx, &params, args) == WEIR_OK ? args[WR_MM_DX_DX] : WR_NONE;
 }
 
-int wr_matmul_dw(wr_program *p, int dy, int x) {
-  const wr_matmul_dw_params params = {.layout = WR_PLAIN};
+int wr_matmul_dw(wr_program *p, int dy, int x, wr_layout layout) {
+  const wr_matmul_dw_params params = {layout};
   int args[WR_MAX_ARGS] = {dy, x, WR_NEW, WR_NONE};
   return wr_emit(p, &wr_op_matmul_dw, &params, args) == WEIR_OK ? args[WR_MM_DW_DW] : WR_NONE;
 }

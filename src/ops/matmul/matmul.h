@@ -23,6 +23,6 @@ typedef struct wr_matmul_dw_params { wr_layout layout; } wr_matmul_dw_params; /*
 int wr_matmul(wr_program *p, int x, int w, int bias, int res); /* [M, N]. bias, res: WR_NONE without */
 int wr_matmul_heads(wr_program *p, int x, int w, int bias, int res, int64_t heads);
 int wr_matmul_dx(wr_program *p, int dy, int w, int64_t heads); /* [M, K], or [M, heads, K / heads] */
-int wr_matmul_dw(wr_program *p, int dy, int x);                /* [N, K] plain, without dbias */
+int wr_matmul_dw(wr_program *p, int dy, int x, wr_layout layout); /* [N, K] in this layout, without dbias */
 
 #endif

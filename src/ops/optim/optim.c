@@ -5,6 +5,14 @@
 #include "ops/optim/optim_i.h"
 #include "ops/rule_i.h"
 
+/* A sum for each piece; plain rows with gaps are cut row by row. */
+static size_t sumsq_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  const wr_arg *x = &c->args[SUMSQ_X];
+  const int64_t rows = (x->ext[0] + WR_PACK_ROWS - 1) / WR_PACK_ROWS * WR_PACK_ROWS;
+  return (size_t)(rows * (wr_inner(x) / WR_SUMSQ_PIECE + 1)) * sizeof(double);
+}
+
 #define WR_ROWS_FILE "ops/optim/optim.def"
 #include "ops/rows_i.h"
 
@@ -66,4 +74,129 @@ const wr_op wr_op_adamw = {
     .rows = adamw_rows,
     .n_rows = WR_ARRAY_LEN(adamw_rows),
     .make_case = adamw_case,
+};
+
+/* ---------------------------------------------------------------------------------------------------------- sgd, sumsq, zero */
+
+static weir_status sgd_shape(const void *params, wr_vtype *t) {
+  const wr_sgd_params *p = params;
+  const wr_layout layout = (wr_layout)t[SGD_PARAM].layout;
+  if (!(p->momentum >= 0 && p->momentum < 1) || !(p->weight_decay >= 0))
+    return wr_fail(WEIR_EUSAGE, "momentum is %g, but it must be in [0, 1), and weight_decay %g must not be negative",
+                   p->momentum, p->weight_decay);
+  if (p->momentum > 0 && !t[SGD_M].rank) return wr_fail(WEIR_EUSAGE, "momentum is %g, but m is missing", p->momentum);
+  WR_TRY(wr_rule_weights("param", &t[SGD_PARAM], layout));
+  WR_TRY(wr_rule_weights("grad", &t[SGD_GRAD], layout));
+  WR_TRY(wr_rule_like("grad", &t[SGD_GRAD], "param", &t[SGD_PARAM]));
+  if (!t[SGD_M].rank) return WEIR_OK;
+  WR_TRY(wr_rule_weights("m", &t[SGD_M], layout));
+  return wr_rule_like("m", &t[SGD_M], "param", &t[SGD_PARAM]);
+}
+
+static void sgd_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_sgd, c, out);
+  out->flop = 6 * wr_cost_elems(c, SGD_PARAM);
+}
+
+static void sgd_print(const void *params, wr_str *s) {
+  const wr_sgd_params *p = params;
+  wr_str_printf(s, "momentum=%g weight_decay=%g%s", p->momentum, p->weight_decay, p->nesterov ? " nesterov" : "");
+}
+
+void wr_sgd(wr_program *p, int param, int grad, int m, const wr_sgd_params *params) {
+  int args[WR_MAX_ARGS] = {param, grad, m};
+  (void)wr_emit(p, &wr_op_sgd, params, args); /* a failure is kept in the program */
+}
+
+static weir_status sumsq_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  WR_TRY(wr_rule_weights("x", &t[SUMSQ_X], (wr_layout)t[SUMSQ_X].layout));
+  t[SUMSQ_Y] = wr_rule_type(WR_F64, WR_LIVE_ALL, 1, 0, 0, 0);
+  return WEIR_OK;
+}
+
+static void sumsq_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_sumsq, c, out);
+  out->flop = 2 * wr_cost_elems(c, SUMSQ_X);
+}
+
+int wr_sumsq(wr_program *p, int x) {
+  int args[WR_MAX_ARGS] = {x, WR_NEW};
+  return wr_emit(p, &wr_op_sumsq, NULL, args) == WEIR_OK ? args[SUMSQ_Y] : WR_NONE;
+}
+
+static weir_status zero_shape(const void *params, wr_vtype *t) {
+  (void)params;
+  return wr_rule_weights("x", &t[ZERO_X], (wr_layout)t[ZERO_X].layout);
+}
+
+static void zero_cost(const wr_call *c, wr_cost *out) { out->write_bytes = wr_cost_bytes(c, ZERO_X); }
+
+void wr_zero(wr_program *p, int x) {
+  int args[WR_MAX_ARGS] = {x};
+  (void)wr_emit(p, &wr_op_zero, NULL, args);
+}
+
+/* rows d [dtype] [layout] */
+static wr_vtype case_weights(wr_case *c) {
+  wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
+  t.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
+  return t;
+}
+
+/* momentum [decay] [nesterov] */
+static weir_status sgd_case(wr_case *c, wr_program *p) {
+  const wr_vtype t = case_weights(c);
+  const wr_sgd_params params = {wr_case_float(c, "momentum", 0.9), wr_case_float(c, "decay", 0.1),
+                                wr_case_int(c, "nesterov", 0)};
+  const int param = wr_case_input(c, p, WR_PARAM, "param", t, wr_fill_normal(0, 1));
+  const int grad = wr_case_input(c, p, WR_INPUT, "grad", t, wr_fill_normal(0, 1));
+  const int m = params.momentum > 0 ? wr_case_input(c, p, WR_STATE, "m", t, wr_fill_normal(0, 0.3)) : WR_NONE;
+  wr_sgd(p, param, grad, m, &params);
+  return WEIR_OK;
+}
+
+static weir_status sumsq_case(wr_case *c, wr_program *p) {
+  wr_sumsq(p, wr_case_input(c, p, WR_INPUT, "x", case_weights(c), wr_fill_normal(0, 2)));
+  return WEIR_OK;
+}
+
+static weir_status zero_case(wr_case *c, wr_program *p) {
+  wr_zero(p, wr_case_input(c, p, WR_STATE, "x", case_weights(c), wr_fill_normal(0, 1)));
+  return WEIR_OK;
+}
+
+const wr_op wr_op_sgd = {
+    .name = "sgd",
+    .doc = "one step of stochastic gradient descent of one parameter, with momentum",
+    .args = {{"param", WR_UPDATE, 0, 0}, {"grad", WR_IN, 0, 0}, {"m", WR_UPDATE, WR_ARG_OPTIONAL, 0}},
+    .params_bytes = sizeof(wr_sgd_params),
+    .shape = sgd_shape,
+    .cost = sgd_cost,
+    .print = sgd_print,
+    .rows = sgd_rows,
+    .n_rows = WR_ARRAY_LEN(sgd_rows),
+    .make_case = sgd_case,
+};
+
+const wr_op wr_op_sumsq = {
+    .name = "sumsq",
+    .doc = "sum of squares, for norms of gradients",
+    .args = {{"x", WR_IN, 0, 0}, {"y", WR_OUT, 0, 0}},
+    .shape = sumsq_shape,
+    .cost = sumsq_cost,
+    .rows = sumsq_rows,
+    .n_rows = WR_ARRAY_LEN(sumsq_rows),
+    .make_case = sumsq_case,
+};
+
+const wr_op wr_op_zero = {
+    .name = "zero",
+    .doc = "x = 0: accumulators before a step",
+    .args = {{"x", WR_UPDATE, 0, 0}},
+    .shape = zero_shape,
+    .cost = zero_cost,
+    .rows = zero_rows,
+    .n_rows = WR_ARRAY_LEN(zero_rows),
+    .make_case = zero_case,
 };
