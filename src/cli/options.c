@@ -100,7 +100,7 @@ static void help_command(FILE *to, enum wr_command id) {
 }
 
 void wr_help_all(FILE *to) {
-  fprintf(to, "weir %s: runs language models on this machine, and says how close to its limit\n\nusage: weir COMMAND ...\n\n",
+  fprintf(to, "weir %s: trains and runs language models on this machine, and says how close to its limit\n\nusage: weir COMMAND ...\n\n",
           weir_version());
   for (int i = 0; i < WR_CMD_COUNT; i++) fprintf(to, "  %-11s %s\n", commands[i].name, commands[i].summary);
   fprintf(to, "\n'weir COMMAND --help' has each command's options and examples; 'weir completion man' prints the manual page.\n"
@@ -419,11 +419,11 @@ static void man_option(const option_row *r) {
 }
 
 static void man_page(void) {
-  printf(".TH WEIR 1 \"\" \"weir %s\" \"User Commands\"\n.SH NAME\nweir \\- run language models at the speed of the "
+  printf(".TH WEIR 1 \"\" \"weir %s\" \"User Commands\"\n.SH NAME\nweir \\- train and run language models at the speed of the "
          "machine\n.SH SYNOPSIS\n"
-         ".B weir\n.I COMMAND\n.RI [ options ]\n.SH DESCRIPTION\nweir runs generative language models (GGUF files) on this "
+         ".B weir\n.I COMMAND\n.RI [ options ]\n.SH DESCRIPTION\nweir trains generative language models and runs them (GGUF files, or the folder of a run) on this "
          "machine, and says after each "
-         "answer how fast that was, what bounded it, and which share of the bound it reached. Results go to standard output, "
+         "answer and each training how fast that was, what bounded it, and which share of the bound it reached. Results go to standard output, "
          "everything else to standard "
          "error.\n.SH COMMANDS\n",
          weir_version());
