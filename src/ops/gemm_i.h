@@ -2,8 +2,9 @@
  *
  *   to[r][lane] = from[r][lane] + sum_i a[r][i] b[i][lane]        i ascending, one fused product after another
  *
- * b comes in panels of sixteen lanes, [n][16], as layout pack16 has the weights of a group of outputs; where it lies otherwise, it is
- * packed into such panels, a part that fits the caches at a time. a is never packed: its elements are broadcast from where they are.
+ * b comes in panels of sixteen lanes, [n][16], as layout pack16 has the weights of a group of outputs; what must be turned to be so is
+ * packed into panels, a part that fits the caches at a time. Where both are read across (sums over rows), b is read in plain rows too.
+ * a is never packed: its elements are broadcast from where they are.
  * A tile is a few rows of a against one or two panels, as many sums as the registers hold.
  *
  * The chain of a sum goes from tile to tile through memory (`from`), so neither tiles, nor parts of n, nor who takes what, nor the
@@ -29,7 +30,7 @@ typedef struct wr_gemm {
   const float *a;
   int64_t a_row, a_step; /* from one row to the next, from one i to the next; one of them is 1 */
   const float *b;
-  int64_t b_panel;       /* from a panel to the next */
+  int64_t b_step, b_panel; /* from one i to the next (16: panels), from a panel to the next */
   int64_t n;             /* summands */
   const float *from;     /* NULL: sums start from zero */
   int64_t from_row, from_panel;
@@ -50,7 +51,7 @@ WR_INLINE void wr_gemm_store(float *p, v16 a, int lanes) {
     v16_store_n(p, a, lanes);
 }
 
-/* One tile. across: the rows of a lie next to each other (a_row 1), else its columns do (a_step 1). */
+/* One tile. across: the rows of a lie next to each other (a_row 1), else its columns do (a_step 1) and b has panels. */
 WR_INLINE void wr_gemm_tile(const int R, const int V, const bool across, const wr_gemm *g) {
   v16 acc[WR_GEMM_ROWS][WR_GEMM_PANELS];
 #pragma GCC unroll 8
@@ -64,7 +65,7 @@ WR_INLINE void wr_gemm_tile(const int R, const int V, const bool across, const w
       for (int v = 0; v < V; v++)
         acc[r][v] = wr_gemm_load(g->from + r * g->from_row + v * g->from_panel, v == V - 1 ? g->lanes : 16);
   }
-  const int64_t row = across ? 1 : g->a_row, step = across ? g->a_step : 1;
+  const int64_t row = across ? 1 : g->a_row, step = across ? g->a_step : 1, b_step = across ? g->b_step : 16;
   const float *b[WR_GEMM_PANELS], *a[(WR_GEMM_ROWS + 2) / 3]; /* three rows a pointer: addresses are base + 0, 1, 2 rows */
 #pragma GCC unroll 3
   for (int v = 0; v < V; v++) b[v] = g->b + v * g->b_panel;
@@ -73,7 +74,7 @@ WR_INLINE void wr_gemm_tile(const int R, const int V, const bool across, const w
   for (int64_t i = 0; i < g->n; i++) {
     v16 x[WR_GEMM_PANELS];
 #pragma GCC unroll 3
-    for (int v = 0; v < V; v++) x[v] = v16_load(b[v]), b[v] += 16;
+    for (int v = 0; v < V; v++) x[v] = v16_load(b[v]), b[v] += b_step;
 #pragma GCC unroll 8
     for (int r = 0; r < R; r++) {
       const v16 s = v16_set1(a[r / 3][r % 3 * row]);
@@ -221,15 +222,6 @@ static void wr_gemm_pack_turned(const float *w, int64_t stride, int64_t groups, 
       memcpy(padded, from, (size_t)(K - k) * 16 * sizeof *from);
       wr_turn16(padded, 16, to, 16);
     }
-}
-
-/* Columns of plain rows as panels: to[p][i][lane] = a[i][16 p + lane] for rows `step` floats apart, `columns` of them in all; lanes past
- * them become zero. */
-static void wr_gemm_pack_plain(const float *a, int64_t step, int64_t rows, int64_t columns, float *to) {
-  for (int64_t c = 0; c < columns; c += 16) {
-    const int lanes = (int)WR_MIN(columns - c, (int64_t)16);
-    for (int64_t i = 0; i < rows; i++, to += 16) v16_store(to, lanes == 16 ? v16_load(a + i * step + c) : v16_load_n(a + i * step + c, lanes));
-  }
 }
 
 #endif

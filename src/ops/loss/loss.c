@@ -191,11 +191,10 @@ static void head_xent_bwd_cost(const wr_call *c, wr_cost *out) {
   if (dx->rank) out->write_bytes += wr_cost_bytes(c, HEAD_BWD_DX);
   if (dw->rank) out->write_bytes += out->weight_bytes;
   if (c->acc) out->read_bytes += out->write_bytes;
-  /* packed weights are turned once a piece of rows; dlogits go into panels */
+  /* packed weights are turned once a piece of rows */
   const wr_arg *x = &c->args[HEAD_BWD_X], *w = &c->args[HEAD_BWD_W];
   const double rows = (double)wr_live_rows(c, HEAD_BWD_X), piece = (double)wr_head_piece(x->ext[0], w->ext[0]);
   if (w->layout == WR_PACK16 && dx->rank) out->copy_bytes += ceil(rows / piece) * out->weight_bytes;
-  if (w->layout == WR_PACK16 && dw->rank) out->copy_bytes += 4 * rows * (double)w->ext[0];
 }
 
 int wr_head_xent(wr_program *p, int x, int w, int targets) {

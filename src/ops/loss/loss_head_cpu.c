@@ -4,7 +4,7 @@
  * Rows go through in pieces, as many as WR_HEAD_LOGITS bytes of logits are for. A piece passes four stages, a barrier between them:
  *   logits   units of groups of w                    logits = x w^T
  *   soften   units of rows                           lse and loss of a row; the logits become dlogits
- *   dw       units of groups of w                    dw += dlogits^T x, dlogits in panels
+ *   dw       units of groups of w                    dw += dlogits^T x
  *   dx       units of columns                        dx = dlogits w, w in panels, turned
  * All sums are the chains of ops/gemm_i.h, over rows and over the vocabulary ascending, so pieces and threads change no bit. Columns of
  * logits past the vocabulary, where w has rows of zeros, have dlogits of zero.
@@ -60,6 +60,7 @@ static void make_logits(const head *h, int64_t r0, int64_t rows, int64_t g0, int
                        .a_row = step_of(h->x),
                        .a_step = 1,
                        .b = (const float *)h->w->data + g0 * stride + 16 * k,
+                       .b_step = 16,
                        .b_panel = stride,
                        .n = WR_MIN(h->D - k, (int64_t)WR_HEAD_SUM),
                        .from = k ? to : NULL,
@@ -97,12 +98,12 @@ static void make_dw(const head *h, int64_t r0, int64_t rows, int64_t g0, int64_t
   float *to = (float *)h->dw->data + g0 * stride;
   for (int64_t r = 0; r < rows; r += WR_HEAD_SUM) {
     const int64_t n = WR_MIN(rows - r, (int64_t)WR_HEAD_SUM);
-    wr_gemm_pack_plain(h->logits + r * h->columns + 16 * g0, h->columns, n, 16 * (g1 - g0), h->panels);
     const wr_gemm g = {.a = wr_arg_f32(h->x, r0 + r),
                        .a_row = 1,
                        .a_step = step_of(h->x),
-                       .b = h->panels,
-                       .b_panel = n * 16,
+                       .b = h->logits + r * h->columns + 16 * g0,
+                       .b_step = h->columns,
+                       .b_panel = 16,
                        .n = n,
                        .from = r0 + r || h->add_dw ? to : NULL,
                        .from_row = 16,
@@ -125,6 +126,7 @@ static void make_dx(const head *h, int64_t r0, int64_t rows, int64_t p0, int64_t
                        .a_row = h->columns,
                        .a_step = 1,
                        .b = h->panels,
+                       .b_step = 16,
                        .b_panel = groups * 256,
                        .n = WR_MIN(h->V - 16 * g0, groups * 16),
                        .from = g0 || h->add_dx ? to : NULL,

@@ -175,9 +175,11 @@ static void dx_cost(const wr_call *c, wr_cost *out) {
 static void dw_cost(const wr_call *c, wr_cost *out) {
   wr_cost_stream(&wr_op_matmul_dw, c, out);
   const double N = (double)wr_inner(&c->args[WR_MM_DW_DY]), K = (double)wr_inner(&c->args[WR_MM_DW_X]);
-  /* for a packed dw, dy goes into panels, for so many columns of x at a time */
+  const wr_arg *dy = &c->args[WR_MM_DW_DY];
+  /* for a packed dw, columns of dy past the last whole sixteen are packed */
   if (c->args[WR_MM_DW_DW].layout == WR_PACK16)
-    out->copy_bytes = (double)wr_mm_parts(wr_inner(&c->args[WR_MM_DW_X]), WR_MM_GEMM_REUSE) * wr_cost_bytes(c, WR_MM_DW_DY);
+    out->copy_bytes = (double)wr_mm_parts(wr_inner(&c->args[WR_MM_DW_X]), WR_MM_GEMM_REUSE) *
+                      (double)wr_live_rows(c, WR_MM_DW_DY) * (double)(wr_inner(dy) % 16) * sizeof(float);
   out->flop = 2 * (double)wr_live_rows(c, WR_MM_DW_X) * N * K;
 }
 

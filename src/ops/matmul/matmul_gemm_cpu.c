@@ -3,8 +3,8 @@
  *
  *   matmul      class f32k   panels are the weights as they lie; a is x
  *   matmul_dx   class f32n   panels are columns of w, turned in scratch, a part of n at a time; a is dy
- *   matmul_dw   class f32m   panels are columns of dy, packed in scratch, a part of m at a time; a is x, its columns the rows of a tile,
- *                            so that dw comes out in the layout of w. dbias: the lanes of the panels, m ascending.
+ *   matmul_dw   class f32m   dy and x as they lie, a part of m at a time; a is x, its columns the rows of a tile, so that dw comes out in
+ *                            the layout of w. Only columns past the last whole sixteen are packed. dbias: m ascending.
  *
  * Every element of a gradient is one chain, which begins with what is there where the call adds to it.
  */
@@ -43,6 +43,7 @@ WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu)) {
                      .a_row = step_of(x),
                      .a_step = 1,
                      .b = (const float *)wt->data + g0 * stride + 16 * k,
+                     .b_step = 16,
                      .b_panel = stride,
                      .n = cut(K, p + 1, ks, 16) - k,
                      .from = p ? sums : NULL,
@@ -80,6 +81,7 @@ WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu)) {
                            .a_row = step_of(dy),
                            .a_step = 1,
                            .b = packed,
+                           .b_step = 16,
                            .b_panel = (g1 - g0) * 256,
                            .n = WR_MIN(N, 16 * g1) - 16 * g0,
                            .from = p || add ? to : NULL,
@@ -94,12 +96,12 @@ WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu)) {
     }
 }
 
-/* dbias of the columns that are packed: to[n] (+)= sum of a panel's rows. */
-static void add_rows(const float *panels, int64_t rows, int64_t columns, bool add, float *to) {
-  for (int64_t n = 0; n < columns; n += 16, panels += rows * 16) {
+/* dbias of `columns` columns of dy: to[n] (+)= sum over rows, ascending. */
+static void add_rows(const float *dy, int64_t step, int64_t rows, int64_t columns, bool add, float *to) {
+  for (int64_t n = 0; n < columns; n += 16) {
     const int lanes = (int)WR_MIN(columns - n, (int64_t)16);
     v16 sum = add ? v16_load_n(to + n, lanes) : v16_zero();
-    for (int64_t m = 0; m < rows; m++) sum = v16_add(sum, v16_load(panels + 16 * m));
+    for (int64_t m = 0; m < rows; m++) sum = v16_add(sum, v16_load_n(dy + m * step + n, lanes));
     v16_store_n(to + n, sum, lanes);
   }
 }
@@ -111,32 +113,42 @@ WR_ROW_FN(WR_KERNEL(matmul_dw_f32_gemm_cpu)) {
                 stride = step_of(dw);
   const int64_t ks = wr_mm_parts(K, WR_MM_GEMM_REUSE), ns = wr_mm_parts(groups, WR_MM_GEMM_PACKED),
                 ms = wr_mm_parts(M, WR_MM_GEMM_SUM);
-  float *const packed = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_PANELS;
+  float *const padded = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_PANELS;
   const bool add = c->acc >> WR_MM_DW_DW & 1, add_bias = c->acc >> WR_MM_DW_DBIAS & 1;
   int64_t begin, end;
   while (wr_take(w, 0, ks * ns, 1, &begin, &end))
     for (int64_t u = begin; u < end; u++) {
       const int64_t k = cut(K, u % ks, ks, WR_GEMM_ROWS), rows = cut(K, u % ks + 1, ks, WR_GEMM_ROWS) - k;
       const int64_t g0 = cut(groups, u / ks, ns, WR_GEMM_PANELS), g1 = cut(groups, u / ks + 1, ns, WR_GEMM_PANELS);
+      const int64_t whole = WR_MIN(g1, N / 16); /* groups that dy has all columns of */
       for (int64_t p = 0; p < ms; p++) {
-        const int64_t m = cut(M, p, ms, 1), n = cut(M, p + 1, ms, 1) - m, columns = WR_MIN(N, 16 * g1) - 16 * g0;
+        const int64_t m = cut(M, p, ms, 1), n = cut(M, p + 1, ms, 1) - m;
+        const float *from = wr_arg_f32(dy, m) + 16 * g0;
         float *to = (float *)dw->data + g0 * stride + 16 * k;
-        wr_gemm_pack_plain(wr_arg_f32(dy, m) + 16 * g0, step_of(dy), n, columns, packed);
-        if (u % ks == 0 && dbias->data) add_rows(packed, n, columns, p || add_bias, (float *)dbias->data + 16 * g0);
-        const wr_gemm g = {.a = wr_arg_f32(x, m) + k,
-                           .a_row = 1,
-                           .a_step = step_of(x),
-                           .b = packed,
-                           .b_panel = n * 16,
-                           .n = n,
-                           .from = p || add ? to : NULL,
-                           .from_row = 16,
-                           .from_panel = stride,
-                           .to = to,
-                           .to_row = 16,
-                           .to_panel = stride,
-                           .lanes = 16};
-        wr_gemm_block(&g, rows, g1 - g0);
+        if (u % ks == 0 && dbias->data)
+          add_rows(from, step_of(dy), n, WR_MIN(N, 16 * g1) - 16 * g0, p || add_bias, (float *)dbias->data + 16 * g0);
+        wr_gemm g = {.a = wr_arg_f32(x, m) + k,
+                     .a_row = 1,
+                     .a_step = step_of(x),
+                     .b = from,
+                     .b_step = step_of(dy),
+                     .b_panel = 16,
+                     .n = n,
+                     .from = p || add ? to : NULL,
+                     .from_row = 16,
+                     .from_panel = stride,
+                     .to = to,
+                     .to_row = 16,
+                     .to_panel = stride,
+                     .lanes = 16};
+        wr_gemm_block(&g, rows, whole - g0);
+        if (whole == g1) continue;
+        for (int64_t i = 0; i < n; i++)
+          v16_store(padded + 16 * i, v16_load_n(from + i * step_of(dy) + 16 * (whole - g0), (int)(N % 16)));
+        to += (whole - g0) * stride;
+        g.b = padded, g.b_step = 16, g.to = to;
+        if (g.from) g.from = to;
+        wr_gemm_block(&g, rows, 1);
       }
     }
 }
