@@ -531,7 +531,7 @@ def full_disk():
 def broken_checkpoint():
     """H05: with any file of the newest checkpoint missing, cut or changed in one bit, the one before it is taken, with a warning"""
     base = folder("h05")
-    args = (SMALL, *BYTES, "--batch", "2", "--every", "4", "--keep", "2")
+    args = (SMALL, *BYTES, "--batch", "2", "--every", "4", "--keep", "2", "--schedule", "constant", "--warmup", "1")
     trained(base, *args, "--steps", "8")
     control = folder("h05-control")
     trained(control, *args, "--steps", "10")
@@ -548,8 +548,6 @@ def broken_checkpoint():
                 bad[len(bad) // 2] ^= 4
                 open(path, "wb").write(bad if how == "flipped" else bad[:-1])
             r = train(out, *args, "--steps", "10")
-            if name == "manifest.json" and how == "flipped" and b"after step 8" in r.err:
-                continue  # a bit of white space
             check(r.rc == 0 and b"warning" in r.err and b"step-8" in r.err and b"after step 4" in r.err, "%s %s: %r" % (name, how, r))
             check(same_run(control, out) and weights(control) == weights(out), "%s %s: another run" % (name, how))
             shutil.rmtree(out)
@@ -618,12 +616,11 @@ def forge(out, step, times):
     state["position"]["taken"] *= times
     text = json.dumps(state).encode()
     open(folder_of + "/state.json", "wb").write(text)
-    manifest = json.load(open(folder_of + "/manifest.json"))
-    manifest["step"] *= times
-    for f in manifest["files"]:
-        if f["name"] == "state.json":
-            f["bytes"], f["xxh64"] = len(text), "%016x" % xxh64(text) if isinstance(f["xxh64"], str) else xxh64(text)
-    json.dump(manifest, open(folder_of + "/manifest.json", "w"))
+    manifest = open(folder_of + "/manifest.json").read()
+    manifest = re.sub(r'"step": \d+', '"step": %d' % (step * times), manifest)
+    manifest = re.sub(r'("state.json", "bytes": )\d+(, "xxh64": )"\w+"', r'\g<1>%d\g<2>"%016x"' % (len(text), xxh64(text)), manifest)
+    body, own = manifest[:manifest.rindex(' "xxh64"')], ' "xxh64": "%016x"\n}\n'
+    open(folder_of + "/manifest.json", "w").write(body + own % xxh64(body.encode()))
     os.rename(folder_of, "%s/checkpoints/step-%d" % (out, step * times))
 
 
