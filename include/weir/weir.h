@@ -912,6 +912,21 @@ weir_status weir_file_value_at(weir_file *f, size_t i, uint64_t element, weir_va
 /* The value of entry i as one line for a terminal: escaped, long text and arrays cut. As snprintf; 0: no such entry. */
 size_t weir_file_meta_print(weir_file *f, size_t i, char *out, size_t cap);
 
+/* Writes a model (a GGUF file, all parts of a split one, a run or a checkpoint) as one GGUF file. Streams; `out` appears when it is whole.
+ * EUSAGE: `out` exists; EUNSUPPORTED: a folder of safetensors, or a value that the type cannot hold. */
+typedef struct weir_convert_options {
+  const char *type;        /* of matrices: "f32", "f16", "bf16"; vectors and positions are F32 then. NULL: all as they are */
+  bool force;              /* replace `out` */
+  int (*progress)(void *user, double done); /* done: 0 ... 1; not 0 back: ESTOPPED, nothing is written. May be NULL */
+  void *user;
+} weir_convert_options;
+typedef struct weir_convert_result {
+  uint64_t bytes, parameters;
+  size_t tensors;
+  double seconds;
+} weir_convert_result;
+weir_status weir_convert(const char *in, const char *out, const weir_convert_options *options, weir_convert_result *result); /* result may be NULL */
+
 /* Bytes of strangers for a terminal: controls, and what is not UTF-8, as \xNN. As snprintf. */
 size_t weir_escape(const char *bytes, size_t n, char *out, size_t cap);
 
