@@ -19,13 +19,17 @@ const wr_train_arch *wr_train_arch_find(const char *name) {
 
 /* -------------------------------------------------------------------------------------------------------------- parameters */
 
+static void full_name(const wr_train_builder *b, const char *what, char *name, size_t cap) {
+  if (what[0] == '/')
+    snprintf(name, cap, "%s", what + 1);
+  else
+    snprintf(name, cap, "blk.%d.%s", b->layer, what);
+}
+
 static int parameter(wr_train_builder *b, const char *what, wr_param_kind kind, int64_t rows, int64_t cols, double mean,
                      double std) {
   char name[80];
-  if (what[0] == '/')
-    snprintf(name, sizeof name, "%s", what + 1);
-  else
-    snprintf(name, sizeof name, "blk.%d.%s", b->layer, what);
+  full_name(b, what, name, sizeof name);
   const bool matrix = kind == WR_PARAM_MATRIX || kind == WR_PARAM_EMBEDDING;
   const wr_vtype t = {.dtype = WR_F32,
                       .layout = (uint8_t)(matrix ? b->shape->layout : WR_PLAIN),
@@ -56,6 +60,18 @@ int wr_train_table(wr_train_builder *b, const char *what, int64_t rows, int64_t 
 }
 int wr_train_norm(wr_train_builder *b, const char *what) { return parameter(b, what, WR_PARAM_NORM, b->spec->width, 0, 1, 0); }
 int wr_train_bias(wr_train_builder *b, const char *what, int64_t n) { return parameter(b, what, WR_PARAM_BIAS, n, 0, 0, 0); }
+
+int wr_train_dropout(wr_train_builder *b, int x, const char *what) {
+  char name[80];
+  full_name(b, what, name, sizeof name);
+  return b->spec->dropout > 0 && !b->shape->forward_only ? wr_dropout(b->p, x, (float)b->spec->dropout, name) : x;
+}
+
+int wr_train_residual(wr_train_builder *b, int x, int y, int matrix, int bias, const char *name) {
+  if (b->spec->dropout > 0 && !b->shape->forward_only)
+    return wr_add(b->p, x, wr_train_dropout(b, wr_matmul(b->p, y, matrix, bias, WR_NONE), name));
+  return wr_matmul(b->p, y, matrix, bias, x);
+}
 
 /* ---------------------------------------------------------------------------------------------------------------- the program */
 

@@ -17,11 +17,6 @@ static weir_status check(const wr_spec *s) {
   return WEIR_OK;
 }
 
-/* x w^T + bias (+ residual). The bias follows its matrix in the order of parameters. */
-static int linear(wr_train_builder *b, int x, int matrix, const char *bias, int64_t n, int residual) {
-  return wr_matmul(b->p, x, matrix, wr_train_bias(b, bias, n), residual);
-}
-
 static int norm(wr_train_builder *b, int x, const char *weight, const char *bias) {
   const int w = wr_train_norm(b, weight);
   return wr_layernorm(b->p, x, w, wr_train_bias(b, bias, b->spec->width), (float)b->spec->eps);
@@ -36,20 +31,22 @@ static int attention(wr_train_builder *b, int x) {
   const int w = wr_train_matrix(b, "attn_qkv.weight", 3 * D, D);
   const int qkv = wr_matmul_heads(p, h, w, wr_train_bias(b, "attn_qkv.bias", 3 * D), WR_NONE, 3 * heads);
   const int mixed = wr_attention(p, qkv, WR_NONE, WR_NONE, b->io.first, &params);
-  return linear(b, mixed, wr_train_back(b, "attn_output.weight", D, D), "attn_output.bias", D, x);
+  const int back = wr_train_back(b, "attn_output.weight", D, D);
+  return wr_train_residual(b, x, mixed, back, wr_train_bias(b, "attn_output.bias", D), "attn_dropout");
 }
 
 static int feed_forward(wr_train_builder *b, int x) {
   const int64_t D = b->spec->width, F = b->spec->ff;
   const int h = norm(b, x, "ffn_norm.weight", "ffn_norm.bias");
-  const int up = linear(b, h, wr_train_matrix(b, "ffn_up.weight", F, D), "ffn_up.bias", F, WR_NONE);
-  const int mixed = wr_gelu(b->p, up);
-  return linear(b, mixed, wr_train_back(b, "ffn_down.weight", D, F), "ffn_down.bias", D, x);
+  const int up = wr_train_matrix(b, "ffn_up.weight", F, D);
+  const int mixed = wr_gelu(b->p, wr_matmul(b->p, h, up, wr_train_bias(b, "ffn_up.bias", F), WR_NONE));
+  const int down = wr_train_back(b, "ffn_down.weight", D, F);
+  return wr_train_residual(b, x, mixed, down, wr_train_bias(b, "ffn_down.bias", D), "ffn_dropout");
 }
 
 static int hidden(wr_train_builder *b, int x) {
   const int places = wr_train_table(b, "/position_embd.weight", b->spec->context_tok, b->spec->width);
-  x = wr_add(b->p, x, wr_embed(b->p, places, b->io.pos));
+  x = wr_train_dropout(b, wr_add(b->p, x, wr_embed(b->p, places, b->io.pos)), "/embd_dropout");
   for (b->layer = 0; b->layer < b->spec->layers; b->layer++) {
     x = attention(b, x);
     x = feed_forward(b, x);

@@ -33,4 +33,9 @@ int wr_train_table(wr_train_builder *b, const char *what, int64_t rows, int64_t 
 int wr_train_norm(wr_train_builder *b, const char *what);                                /* [width] of ones */
 int wr_train_bias(wr_train_builder *b, const char *what, int64_t n);                     /* zeros */
 
+/* x + what a product into the residual makes of y, with dropout on the latter where the spec has it. bias: WR_NONE for none. */
+int wr_train_residual(wr_train_builder *b, int x, int y, int matrix, int bias, const char *name);
+/* Dropout where the spec has it; `name` as of parameters. */
+int wr_train_dropout(wr_train_builder *b, int x, const char *name);
+
 #endif

@@ -31,7 +31,7 @@ static int attention(wr_train_builder *b, int x) {
   q = wr_rope(p, q, b->io.pos, WR_NONE, &rope);
   k = wr_rope(p, k, b->io.pos, WR_NONE, &rope);
   const int mixed = wr_attention(p, q, k, v, b->io.first, &params);
-  return wr_matmul(p, mixed, wr_train_back(b, "attn_output.weight", D, D), WR_NONE, x);
+  return wr_train_residual(b, x, mixed, wr_train_back(b, "attn_output.weight", D, D), WR_NONE, "attn_dropout");
 }
 
 static int feed_forward(wr_train_builder *b, int x) {
@@ -41,10 +41,11 @@ static int feed_forward(wr_train_builder *b, int x) {
   const int gate = wr_matmul(p, h, wr_train_matrix(b, "ffn_gate.weight", F, D), WR_NONE, WR_NONE);
   const int up = wr_matmul(p, h, wr_train_matrix(b, "ffn_up.weight", F, D), WR_NONE, WR_NONE);
   const int mixed = wr_swiglu(p, gate, up);
-  return wr_matmul(p, mixed, wr_train_back(b, "ffn_down.weight", D, F), WR_NONE, x);
+  return wr_train_residual(b, x, mixed, wr_train_back(b, "ffn_down.weight", D, F), WR_NONE, "ffn_dropout");
 }
 
 static int hidden(wr_train_builder *b, int x) {
+  x = wr_train_dropout(b, x, "/embd_dropout");
   for (b->layer = 0; b->layer < b->spec->layers; b->layer++) {
     x = attention(b, x);
     x = feed_forward(b, x);

@@ -75,6 +75,13 @@ WR_INLINE v16i v16i_add(v16i a, v16i b) { return _mm512_add_epi32(a, b); }
 WR_INLINE v16i v16i_sub(v16i a, v16i b) { return _mm512_sub_epi32(a, b); }
 WR_INLINE v16i v16i_and(v16i a, v16i b) { return _mm512_and_si512(a, b); }
 WR_INLINE v16i v16i_or(v16i a, v16i b) { return _mm512_or_si512(a, b); }
+WR_INLINE v16i v16i_xor(v16i a, v16i b) { return _mm512_xor_si512(a, b); }
+/* Low words of the products of unsigned lanes with b; high words into *high. */
+WR_INLINE v16i v16i_mul_u32(v16i a, uint32_t b, v16i *high) {
+  const __m512i f = _mm512_set1_epi32((int)b), even = _mm512_mul_epu32(a, f), odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), f);
+  *high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+  return _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
 WR_INLINE v16i v16i_max(v16i a, v16i b) { return _mm512_max_epi32(a, b); }
 WR_INLINE int32_t v16i_hmax(v16i a) { return _mm512_reduce_max_epi32(a); }
 WR_INLINE int32_t v16i_sum(v16i a) { return _mm512_reduce_add_epi32(a); }
@@ -177,6 +184,19 @@ WR_INLINE v16i v16i_add(v16i x, v16i y) { return WR_V16I(_mm256_add_epi32(x.a, y
 WR_INLINE v16i v16i_sub(v16i x, v16i y) { return WR_V16I(_mm256_sub_epi32(x.a, y.a), _mm256_sub_epi32(x.b, y.b)); }
 WR_INLINE v16i v16i_and(v16i x, v16i y) { return WR_V16I(_mm256_and_si256(x.a, y.a), _mm256_and_si256(x.b, y.b)); }
 WR_INLINE v16i v16i_or(v16i x, v16i y) { return WR_V16I(_mm256_or_si256(x.a, y.a), _mm256_or_si256(x.b, y.b)); }
+WR_INLINE v16i v16i_xor(v16i x, v16i y) { return WR_V16I(_mm256_xor_si256(x.a, y.a), _mm256_xor_si256(x.b, y.b)); }
+WR_INLINE __m256i wr_mul_u32(__m256i x, __m256i f, __m256i *high) {
+  const __m256i even = _mm256_mul_epu32(x, f), odd = _mm256_mul_epu32(_mm256_srli_epi64(x, 32), f);
+  *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+  return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+WR_INLINE v16i v16i_mul_u32(v16i x, uint32_t b, v16i *high) {
+  const __m256i f = _mm256_set1_epi32((int)b);
+  v16i low;
+  low.a = wr_mul_u32(x.a, f, &high->a);
+  low.b = wr_mul_u32(x.b, f, &high->b);
+  return low;
+}
 WR_INLINE v16i v16i_max(v16i x, v16i y) { return WR_V16I(_mm256_max_epi32(x.a, y.a), _mm256_max_epi32(x.b, y.b)); }
 WR_INLINE int32_t v16i_hmax(v16i x) {
   __m256i b = _mm256_max_epi32(x.a, x.b);
@@ -305,6 +325,16 @@ WR_INLINE v16i v16i_add(v16i a, v16i b) { return (v16i)((wr_v16u)a + (wr_v16u)b)
 WR_INLINE v16i v16i_sub(v16i a, v16i b) { return (v16i)((wr_v16u)a - (wr_v16u)b); }
 WR_INLINE v16i v16i_and(v16i a, v16i b) { return a & b; }
 WR_INLINE v16i v16i_or(v16i a, v16i b) { return a | b; }
+WR_INLINE v16i v16i_xor(v16i a, v16i b) { return a ^ b; }
+WR_INLINE v16i v16i_mul_u32(v16i a, uint32_t b, v16i *high) {
+  v16i low;
+  WR_EACH {
+    const uint64_t p = (uint64_t)(uint32_t)a[i] * b;
+    low[i] = (int32_t)(uint32_t)p;
+    (*high)[i] = (int32_t)(uint32_t)(p >> 32);
+  }
+  return low;
+}
 WR_INLINE v16i v16i_max(v16i a, v16i b) {
   v16i m = a > b;
   return (a & m) | (b & ~m);

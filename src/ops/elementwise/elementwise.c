@@ -158,6 +158,39 @@ int wr_gelu(wr_program *p, int x) {
   return wr_emit(p, &wr_op_gelu, NULL, args) == WEIR_OK ? args[GELU_Y] : WR_NONE;
 }
 
+static weir_status dropout_shape(const void *params, wr_vtype *t) {
+  const wr_dropout_params *p = params;
+  if (!(p->rate >= 0 && p->rate < 1))
+    return wr_fail(WEIR_EUSAGE, "rate is %g, but it must be at least 0 and below 1", (double)p->rate);
+  WR_TRY(wr_rule_float("x", &t[DROPOUT_X]));
+  t[DROPOUT_Y] = t[DROPOUT_X];
+  return WEIR_OK;
+}
+
+static weir_status dropout_grad(wr_grad *g, const wr_instr *i) {
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[DROPOUT_Y]), WR_NEW};
+  WR_TRY(wr_emit(wr_grad_program(g), &wr_op_dropout, i->params, args));
+  wr_grad_add(g, i->args[DROPOUT_X], args[DROPOUT_Y]);
+  return WEIR_OK;
+}
+
+/* Ten rounds of twelve operations give four elements. */
+static void dropout_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_dropout, c, out);
+  out->flop = 32 * wr_cost_elems(c, DROPOUT_Y);
+}
+
+static void dropout_print(const void *params, wr_str *s) {
+  const wr_dropout_params *p = params;
+  wr_str_printf(s, "rate=%g name=%08x", (double)p->rate, p->name);
+}
+
+int wr_dropout(wr_program *p, int x, float rate, const char *name) {
+  const wr_dropout_params params = {rate, (uint32_t)wr_hash64(name, strlen(name), 0)};
+  int args[WR_MAX_ARGS] = {x, WR_NEW};
+  return wr_emit(p, &wr_op_dropout, &params, args) == WEIR_OK ? args[DROPOUT_Y] : WR_NONE;
+}
+
 /* rows d [heads] [dtype]: n inputs of one shape, then the op */
 static weir_status same_shape_case(wr_case *c, wr_program *p, int n_in, int n_out, double sd) {
   int64_t rows = wr_case_int(c, "rows", 3), d = wr_case_int(c, "d", 64);
@@ -174,6 +207,14 @@ static weir_status axpby_case(wr_case *c, wr_program *p) {
   const int a = wr_case_input(c, p, WR_INPUT, "a", t, wr_fill_normal(0, 1));
   const int b = wr_case_int(c, "b", 1) ? wr_case_input(c, p, WR_INPUT, "b", t, wr_fill_normal(0, 1)) : WR_NONE;
   wr_axpby(p, -4.775f, a, 2.0315f, b, (float)wr_case_float(c, "gamma", 0));
+  return WEIR_OK;
+}
+/* rows d [dtype] [rate] */
+static weir_status dropout_case(wr_case *c, wr_program *p) {
+  const wr_vtype t =
+      wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), WR_LIVE_ROWS, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 64), 0, 0);
+  c->regs.seed = 0x0123456789abcdefu;
+  wr_dropout(p, wr_case_input(c, p, WR_INPUT, "x", t, wr_fill_normal(0, 1)), (float)wr_case_float(c, "rate", 0.3), "a name");
   return WEIR_OK;
 }
 static weir_status add_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, 1); }
@@ -260,4 +301,18 @@ const wr_op wr_op_axpby = {
     .rows = axpby_rows,
     .n_rows = WR_ARRAY_LEN(axpby_rows),
     .make_case = axpby_case,
+};
+
+const wr_op wr_op_dropout = {
+    .name = "dropout",
+    .doc = "elements set to zero at a rate, the others scaled up",
+    .args = {{"x", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + DROPOUT_X}},
+    .params_bytes = sizeof(wr_dropout_params),
+    .shape = dropout_shape,
+    .grad = dropout_grad,
+    .cost = dropout_cost,
+    .print = dropout_print,
+    .rows = dropout_rows,
+    .n_rows = WR_ARRAY_LEN(dropout_rows),
+    .make_case = dropout_case,
 };

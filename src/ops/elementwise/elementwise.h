@@ -6,8 +6,13 @@
  * swiglu_bwd  dy, gate, up -> dgate = dy up s (1 + g (1 - s)),  dup = dy g s;  each only if wanted, each may be added to
  * gelu        x -> y = x s(2 u),  u = sqrt(2 / pi) (x + 0.044715 x^3),  s the sigmoid: x / 2 (1 + tanh u)
  * gelu_bwd    dy, x -> dx = dy (s + 2 x s (1 - s) u'),  u' = sqrt(2 / pi) (1 + 0.134145 x^2);  may be added to
+ * dropout     x -> y = x / (1 - rate) where the element's bits are at least rate, else 0; its gradient is the same of dy, so nothing is saved
+ *   The bits of element i of row r: word i / 16 mod 4 of Philox4x32-10 with key `seed` and counter (i / 64 * 16 + i mod 16, r, step, name),
+ *   low word first; seed and step are registers, so each micro-step of a step needs a seed of its own. The bits depend on the value's name,
+ *   not on its place in the program: passes never change them.
  *
- * Reference: Hendrycks and Gimpel 2016 (GELU; the form with tanh, which GPT-2 has).
+ * References: Hendrycks and Gimpel 2016 (GELU; the form with tanh, which GPT-2 has); Srivastava et al. 2014 (dropout); Salmon et al. 2011
+ * (Philox).
  */
 #ifndef WR_OPS_ELEMENTWISE_H
 #define WR_OPS_ELEMENTWISE_H
@@ -22,5 +27,12 @@ int wr_axpby(wr_program *p, float alpha, int a, float beta, int b, float gamma);
 int wr_add(wr_program *p, int a, int b);
 int wr_swiglu(wr_program *p, int gate, int up);
 int wr_gelu(wr_program *p, int x);
+
+typedef struct wr_dropout_params {
+  float rate;    /* in [0, 1) */
+  uint32_t name; /* hash of the value's name */
+} wr_dropout_params;
+
+int wr_dropout(wr_program *p, int x, float rate, const char *name);
 
 #endif

@@ -10,6 +10,7 @@ WR_ROW_FN(axpby_ref);
 WR_ROW_FN(swiglu_ref);
 WR_ROW_FN(swiglu_bwd_ref);
 WR_ROW_FN(gelu_ref);
+WR_ROW_FN(dropout_ref);
 WR_ROW_FN(gelu_bwd_ref);
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
@@ -80,5 +81,20 @@ WR_ROW_FN(gelu_bwd_ref) {
         double a = wr_get(x, r, i), t = tanh(root * (a + cube * a * a * a));
         wr_ref_put(c, GELU_BWD_DX, r, i,
                    wr_get(dy, r, i) * ((1 + t) / 2 + a / 2 * (1 - t * t) * root * (1 + 3 * cube * a * a)));
+      }
+}
+
+WR_ROW_FN(dropout_ref) {
+  const wr_arg *x = &c->args[DROPOUT_X];
+  const wr_dropout_params *p = c->params;
+  int64_t inner = wr_inner(x), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, DROPOUT_X), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) {
+        uint32_t bits[4];
+        wr_philox(c->regs->seed, (uint64_t)p->name << 32 | (uint32_t)c->regs->step,
+                  (uint64_t)r << 32 | (uint32_t)(i / 64 * 16 + i % 16), bits);
+        const bool keep = (double)(bits[i / 16 % 4] >> 8) >= (double)p->rate * 0x1p24;
+        wr_ref_put(c, DROPOUT_Y, r, i, keep ? wr_get(x, r, i) / (1 - (double)p->rate) : 0);
       }
 }
