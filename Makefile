@@ -113,8 +113,10 @@ check: programs
 test:
 	+@tools/run-variants "$(TSAN_TESTS)"
 
-## soak: every fuzz target for SOAK_S seconds (600)
-soak:
+## soak: 200 kills of training, each failure of a save, then every fuzz target for SOAK_S seconds (600)
+soak: all $(B)/tests/checkpoint
+	@WEIR_SOAK_KILLS=1000 $(B)/tests/checkpoint
+	@WEIR_SOAK=1 WEIR=$(B)/weir $(PYTHON) tests/crash.py
 	@$(MAKE) --no-print-directory VARIANT=fuzz fuzzers
 	@tools/run-fuzz $(SOAK_S)
 

@@ -45,7 +45,7 @@ typedef struct wr_saver_options {
   int keep;                      /* the newest that stay; 0: 2, which is also the least */
   void *aside;                   /* host memory of the caller (its ledger's) for what must be copied away before it was written */
   size_t aside_bytes;            /* best: the bytes of one save. Less: wr_saver_before_change waits for the writer; 0: always */
-  double share;                  /* of one core that the writer takes while training goes on; 0: 1/10 */
+  double share;                  /* of one core that the writer takes while training goes on; 0: 1/20 */
 } wr_saver_options;
 
 /* What became of a save. */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES (256 * 1024)
+#define WRITEBACK_BYTES (8u << 20)
 
 typedef unsigned long long ull; /* for %llu */
 
@@ -43,7 +44,8 @@ struct wr_gguf_writer {
   uint64_t current_done; /* bytes of it that came */
   uint8_t *buffer;
   size_t buffered;
-  wr_hash hash; /* of what was written */
+  wr_hash hash;  /* of what was written */
+  uint64_t sent; /* of it, what the disk was told to take */
 };
 
 /* The sentence was left by the caller. */
@@ -273,7 +275,14 @@ weir_status wr_gguf_put_tensor(wr_gguf_writer *w, const char *name, wr_gguf_type
 static weir_status write_all(wr_gguf_writer *w, const uint8_t *p, size_t n) {
   if (n == 0) return WEIR_OK;
   wr_hash_add(&w->hash, p, n); /* what was just read is in the cache for the write */
-  return wr_os_write(w->fd, w->temp, p, n) == 0 ? WEIR_OK : fail_disk(w, "write");
+  if (wr_os_write(w->fd, w->temp, p, n) != 0) return fail_disk(w, "write");
+  /* The disk begins now, so that the sync at the end finds little to do. What fails here fails there too. */
+  const uint64_t end = w->hash.total_bytes;
+  if (end - w->sent >= WRITEBACK_BYTES) {
+    (void)sync_file_range(w->fd, (off_t)w->sent, (off_t)(end - w->sent), SYNC_FILE_RANGE_WRITE);
+    w->sent = end;
+  }
+  return WEIR_OK;
 }
 
 static weir_status flush(wr_gguf_writer *w) {

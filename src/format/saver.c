@@ -33,7 +33,7 @@
 
 enum { KEEP_LEAST = 2, NAP_NS_LEAST = 1000000, ASIDE_ALIGN = 64 };
 static const uint64_t PIECE_BYTES = 512 << 10;
-static const double SHARE = 0.1;
+static const double SHARE = 0.05;
 
 typedef struct piece {
   int file, lanes;

@@ -218,7 +218,7 @@ static weir_status open_aside(weir_trainer *t) {
   const size_t bytes = (size_t)WR_MIN(want, spare);
   if (!bytes) return WEIR_OK;
   pthread_mutex_lock(&t->ctx->lock);
-  const weir_status s = wr_mem_alloc(&t->ctx->mem, WR_MEM_STATE, bytes, false, "copies aside for checkpoints", &t->aside);
+  const weir_status s = wr_mem_alloc(&t->ctx->mem, WR_MEM_STATE, bytes, true, "copies aside for checkpoints", &t->aside);
   pthread_mutex_unlock(&t->ctx->lock);
   return s;
 }
