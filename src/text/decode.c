@@ -40,11 +40,12 @@ static weir_status put_token(const wr_tokenizer *t, int32_t id, unsigned flags, 
     return wr_fail(WEIR_EUSAGE, "token id %d is outside the vocabulary of %u tokens", id, t->n);
   const wr_token *k = &t->tokens[id];
   if (wr_token_is_special(k->type)) {
-    if (k->type == WR_TOKEN_USER_DEFINED || (flags & WR_TEXT_KEEP_SPECIAL)) wr_str_put(out, k->ptr, k->len);
-    *fresh = true;
+    bool shown = k->type == WR_TOKEN_USER_DEFINED || (flags & WR_TEXT_KEEP_SPECIAL);
+    if (shown) wr_str_put(out, k->ptr, k->len);
+    *fresh = t->prefix != WR_PREFIX_FIRST || (*fresh && !shown);
     return WEIR_OK;
   }
-  bool drop = *fresh && t->space_prefix;
+  bool drop = *fresh && t->prefix != WR_PREFIX_NEVER;
   if (k->type == WR_TOKEN_BYTE) {
     char b = (char)wr_token_byte(k);
     if (!drop || b != ' ') wr_str_put(out, &b, 1);

@@ -88,7 +88,7 @@ static void look_at_pair(const wr_encoder *e, uint32_t i) {
   s->key = END;
   if (s->next == END) return;
   const symbol *right = &e->sym[s->next];
-  if (t->kind == WR_TEXT_BPE) {
+  if (t->pairs) {
     const wr_pair_slot *p = s->id == WR_NO_TOKEN || right->id == WR_NO_TOKEN ? NULL : wr_pair_find(t, s->id, right->id);
     if (p) s->key = p->rank, s->merged = p->merged;
     return;
@@ -347,6 +347,12 @@ static weir_status encode_spm(wr_encoder *e, const char *text, size_t n, bool pr
 
 /* -------------------------------------------------------------------------------------------------------------------- all */
 
+/* Of a piece of text between special tokens. */
+static bool gets_prefix(const wr_tokenizer *t, const char *text, size_t n, bool at_start) {
+  if (t->prefix == WR_PREFIX_NEVER || t->prefix == WR_PREFIX_LEGACY) return t->prefix == WR_PREFIX_LEGACY;
+  return (at_start || t->prefix == WR_PREFIX_ALWAYS) && text[0] != ' ' && !(n >= 3 && is_mark(text));
+}
+
 static weir_status encode_all(wr_encoder *e, size_t n) {
   const wr_tokenizer *t = e->t;
   const wr_special_ids *s = &t->special;
@@ -362,7 +368,7 @@ static weir_status encode_all(wr_encoder *e, size_t n) {
       if (t->kind == WR_TEXT_BPE)
         WR_TRY(wr_split(&e->splitter, e->text + at, found - at, encode_word, e));
       else
-        WR_TRY(encode_spm(e, e->text + at, found - at, t->space_prefix && fresh));
+        WR_TRY(encode_spm(e, e->text + at, found - at, fresh && gets_prefix(t, e->text + at, found - at, at == 0)));
       fresh = false;
     }
     at = found;

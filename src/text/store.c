@@ -7,6 +7,7 @@
 #include "text/text_i.h"
 
 #include <stdlib.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 /* ------------------------------------------------------------------------------------------------------------------- hash */
@@ -25,7 +26,7 @@ static uint64_t sum_of_pairs(const wr_tokenizer *t) {
 
 uint64_t wr_tokenizer_hash(const wr_tokenizer *t) {
   const wr_special_ids *s = &t->special;
-  const int32_t ids[] = {s->bos, s->eos, s->eot, s->eom, s->unk, s->pad, s->add_bos, s->add_eos, t->space_prefix};
+  const int32_t ids[] = {s->bos, s->eos, s->eot, s->eom, s->unk, s->pad, s->add_bos, s->add_eos, (int32_t)t->prefix};
   uint64_t h = wr_hash64(t->name, strlen(t->name), 0);
   h = wr_hash64(ids, sizeof ids, h);
   h = mix(h, t->n);
@@ -112,12 +113,14 @@ static weir_status put_merges(const wr_tokenizer *t, wr_gguf_writer *w) {
 
 weir_status wr_vocab_put_gguf(const wr_tokenizer *t, wr_gguf_writer *w) {
   const wr_special_ids *s = &t->special;
-  const char *model = t->kind == WR_TEXT_BPE ? "gpt2" : "llama",
-             *pre = t->kind == WR_TEXT_BPE ? t->pretok.row->name : "default";
+  const char *model = t->kind == WR_TEXT_BPE ? "gpt2" : t->score_key ? "llama" : "metaspace";
+  const char *pre = t->kind == WR_TEXT_BPE ? t->pretok.row->name : "default", *prefix = wr_prefix_name[t->prefix];
   WR_TRY(wr_gguf_put_text(w, "tokenizer.ggml.model", model, strlen(model)));
   WR_TRY(wr_gguf_put_text(w, "tokenizer.ggml.pre", pre, strlen(pre)));
   WR_TRY(put_tokens(t, w));
-  WR_TRY(t->kind == WR_TEXT_BPE ? put_merges(t, w) : put_scores(t, w));
+  WR_TRY(t->score_key ? put_scores(t, w) : put_merges(t, w));
+  if (t->kind == WR_TEXT_SPM && !t->score_key)
+    WR_TRY(wr_gguf_put_text(w, "tokenizer.metaspace.prefix", prefix, strlen(prefix)));
   const struct {
     const char *key;
     int32_t id;
@@ -130,7 +133,7 @@ weir_status wr_vocab_put_gguf(const wr_tokenizer *t, wr_gguf_writer *w) {
     if (ids[i].id != WR_NO_TOKEN) WR_TRY(wr_gguf_put_u32(w, ids[i].key, (uint32_t)ids[i].id));
   WR_TRY(wr_gguf_put_bool(w, "tokenizer.ggml.add_bos_token", s->add_bos));
   WR_TRY(wr_gguf_put_bool(w, "tokenizer.ggml.add_eos_token", s->add_eos));
-  return wr_gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", t->space_prefix);
+  return wr_gguf_put_bool(w, "tokenizer.ggml.add_space_prefix", t->prefix == WR_PREFIX_LEGACY);
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- find */
@@ -172,6 +175,17 @@ static weir_status open_gguf(const char *path, wr_tokenizer **out) {
   return WEIR_OK;
 }
 
+/* By its name, or because it begins as an object does. */
+static bool looks_like_json(const char *path) {
+  size_t n = strlen(path);
+  if (n >= 5 && strcasecmp(path + n - 5, ".json") == 0) return true;
+  FILE *f = fopen(path, "rb");
+  int c = ' ';
+  while (f && (c == ' ' || c == '\n' || c == '\r' || c == '\t')) c = getc(f);
+  if (f) fclose(f);
+  return c == '{';
+}
+
 static bool is_file(const char *path) {
   struct stat st;
   return stat(path, &st) == 0 && S_ISREG(st.st_mode);
@@ -196,5 +210,5 @@ weir_status wr_tokenizer_open_path(const char *path, wr_tokenizer **out) {
   struct stat info;
   if (strcmp(path, "bytes") == 0) return open_bytes(out);
   if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) return open_folder(path, out);
-  return open_gguf(path, out);
+  return looks_like_json(path) ? wr_tokenizer_open_json(path, out) : open_gguf(path, out);
 }

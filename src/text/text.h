@@ -1,8 +1,9 @@
 /* text: between bytes and token ids. Tokenizers as GGUF files carry them, streams that never cut a character, ChatML.
  *
- * Two kinds, by tokenizer.ggml.model: "gpt2", byte-level BPE with ranked merges over words that a pre-tokenizer cuts
- * (tokenizer.ggml.pre: the rows of pretok.def), and "llama", SentencePiece's BPE with scores and byte fallback. Any other model
- * or pre-tokenizer, or a gpt2 file without one, is refused by name: a near miss would give wrong ids in silence.
+ * Kinds, by tokenizer.ggml.model: "gpt2", byte-level BPE with ranked merges over words that a pre-tokenizer cuts
+ * (tokenizer.ggml.pre: the rows of pretok.def), and "llama", SentencePiece's BPE with scores and byte fallback. A third, "metaspace",
+ * is Hugging Face's form of the second: ranked merges in the place of scores; it is weir's own name, which others refuse. Any other
+ * model or pre-tokenizer, or a gpt2 file without one, is refused by name: a near miss would give wrong ids in silence.
  *
  * Text is bytes with a length: NUL is a byte like any other, nothing is normalised, and what was encoded decodes to the same.
  * - Invalid UTF-8 is not an error: each stretch of it is a word of its own, of byte tokens.
@@ -38,7 +39,8 @@ typedef enum wr_token_type {
 /* ---- what a tokenizer is made from: plain arrays, so that tests and fuzzers need no file.
  * An absent key is -1 (ids, flags) or NULL (arrays, names). */
 typedef struct wr_vocab_source {
-  wr_gguf_text model, pre;     /* "gpt2" or "llama"; a row of pretok.def */
+  wr_gguf_text model, pre;     /* "gpt2", "llama" or "metaspace"; a row of pretok.def */
+  wr_gguf_text prefix;         /* "metaspace": where text gets a space in front, a name of wr_prefix */
   const wr_gguf_text *tokens;  /* the bytes must outlive the tokenizer; the arrays themselves need not */
   const float *scores;
   const int32_t *types;        /* wr_token_type */
@@ -58,6 +60,9 @@ weir_status wr_tokenizer_open(const wr_vocab_source *source, wr_tokenizer **out)
 weir_status wr_tokenizer_open_gguf(const wr_gguf *g, wr_tokenizer **out); /* `g` must outlive it. Errors begin with the path */
 void wr_tokenizer_close(wr_tokenizer *t);                                  /* NULL allowed */
 
+/* A tokenizer.json; hf_read.c says which. The tokenizer owns what it needs. */
+weir_status wr_tokenizer_open_json(const char *path, wr_tokenizer **out);
+weir_status wr_tokenizer_open_json_memory(const void *json, size_t n, const char *name, wr_tokenizer **out);
 /* By what it is: "bytes" (256 byte tokens and <|endoftext|>), a GGUF model or vocabulary, a tokenizer.json, or a folder with
  * tokenizer.gguf or else tokenizer.json in it. The tokenizer owns what it needs. Errors begin with the path. */
 weir_status wr_tokenizer_open_path(const char *path_or_name, wr_tokenizer **out);
@@ -83,6 +88,9 @@ int32_t wr_token_find(const wr_tokenizer *t, const char *text, size_t n); /* by 
 uint64_t wr_tokenizer_hash(const wr_tokenizer *t);
 /* All tokenizer.ggml.* keys; opened again, the hash is the same. Nothing else: general.architecture is the caller's. */
 weir_status wr_vocab_put_gguf(const wr_tokenizer *t, wr_gguf_writer *w);
+
+/* By the ending of the name: .gguf, a vocabulary alone; .json, Hugging Face's tokenizer.json (hf_write.c says what it cannot say). */
+weir_status wr_tokenizer_save(const wr_tokenizer *t, const char *path);
 
 /* ---- encode and decode. Flags: */
 #define WR_TEXT_ADD_SPECIAL 1u   /* encode: BOS before and EOS after, where the vocabulary says so */

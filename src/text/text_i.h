@@ -57,6 +57,16 @@ weir_status wr_split_pcre(const wr_splitter *s, const char *text, size_t n, wr_w
 /* ---- tokenizer.c */
 typedef enum wr_text_kind { WR_TEXT_BPE, WR_TEXT_SPM } wr_text_kind;
 
+/* When text gets a space in front. The numbers are part of the hash. */
+typedef enum wr_prefix {
+  WR_PREFIX_NEVER,
+  WR_PREFIX_LEGACY, /* at the beginning and after every special token: SentencePiece, Prepend */
+  WR_PREFIX_FIRST,  /* at the beginning, unless the text has one there: Metaspace */
+  WR_PREFIX_ALWAYS, /* at the beginning and after every special token, unless the text has one there: Metaspace */
+  WR_PREFIXES
+} wr_prefix;
+extern const char *const wr_prefix_name[WR_PREFIXES];
+
 typedef struct wr_token {
   const char *ptr;   /* a view into the source */
   uint16_t len;
@@ -75,16 +85,17 @@ struct wr_tokenizer {
   char name[64];
   wr_token *tokens;
   uint32_t n, longest;         /* longest: bytes of the longest spelling */
-  bool space_prefix, has_user; /* has_user: some token is USER_DEFINED */
+  wr_prefix prefix;            /* SPM */
+  bool has_user;               /* some token is USER_DEFINED */
   wr_special_ids special;
   int32_t *end;
   int32_t byte_id[256];        /* the token of a lone byte, WR_NO_TOKEN where there is none */
 
   wr_name_slot *names;         /* spellings that text can become: see wr_token_is_text */
   uint32_t names_mask;
-  wr_pair_slot *pairs;         /* BPE: which two tokens merge, how early, into what */
+  wr_pair_slot *pairs;         /* which two tokens merge, how early, into what; NULL: by score */
   uint32_t pairs_mask, n_pairs; /* ranks are 0 … n_pairs-1 */
-  uint32_t *score_key;         /* SPM: of each token, smaller is merged earlier */
+  uint32_t *score_key;         /* SPM: of each token, smaller is merged earlier; NULL: by pairs */
   bool words_end_at_blanks;    /* SPM: no spelling has U+2581 after anything but U+2581 */
 
   wr_edge_slot *edges;         /* trie of the spellings of CONTROL, UNKNOWN and USER_DEFINED tokens */

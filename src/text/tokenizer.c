@@ -179,8 +179,7 @@ static int32_t special_named(const wr_tokenizer *t, const char *text, size_t n) 
 /* ----------------------------------------------------------------------------------------------------------------- merges */
 
 static weir_status bad_merge(const wr_vocab_source *src, size_t i, const char *what) {
-  return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.merges: merge %zu, \"%s\", %s", i,
-                 wr_escape(src->merges[i].ptr, src->merges[i].len), what);
+  return wr_fail(WEIR_EFORMAT, "merges: merge %zu, \"%s\", %s", i, wr_escape(src->merges[i].ptr, src->merges[i].len), what);
 }
 
 static weir_status put_pair(wr_tokenizer *t, wr_pair_slot pair) {
@@ -292,15 +291,16 @@ static bool blank_after_other(const char *s, size_t n) {
   return false;
 }
 
+static void find_blanks(wr_tokenizer *t) {
+  t->words_end_at_blanks = true;
+  for (uint32_t i = 0; i < t->n; i++)
+    if (is_text(&t->tokens[i]) && blank_after_other(t->tokens[i].ptr, t->tokens[i].len)) t->words_end_at_blanks = false;
+}
+
 static weir_status build_scores(wr_tokenizer *t, const wr_vocab_source *src) {
   t->score_key = wr_malloc(t->n * sizeof *t->score_key);
   if (!t->score_key) return wr_fail_nomem(t->n * sizeof *t->score_key, "token scores");
-  t->words_end_at_blanks = true;
-  for (uint32_t i = 0; i < t->n; i++) {
-    const wr_token *k = &t->tokens[i];
-    t->score_key[i] = score_key(src->scores[i]);
-    if (is_text(k) && blank_after_other(k->ptr, k->len)) t->words_end_at_blanks = false;
-  }
+  for (uint32_t i = 0; i < t->n; i++) t->score_key[i] = score_key(src->scores[i]);
   return WEIR_OK;
 }
 
@@ -427,21 +427,39 @@ static weir_status read_special(wr_tokenizer *t, const wr_vocab_source *src) {
 
 static bool text_is(wr_gguf_text t, const char *z) { return t.len == strlen(z) && memcmp(t.ptr, z, t.len) == 0; }
 
+const char *const wr_prefix_name[WR_PREFIXES] = {"never", "legacy", "first", "always"};
+
+static weir_status choose_prefix(wr_tokenizer *t, const wr_vocab_source *src) {
+  if (text_is(src->model, "llama")) {
+    snprintf(t->name, sizeof t->name, "llama");
+    t->prefix = src->add_space_prefix == 0 ? WR_PREFIX_NEVER : WR_PREFIX_LEGACY; /* the default is to add it */
+    return WEIR_OK;
+  }
+  for (int i = 0; i < WR_PREFIXES; i++) {
+    if (!text_is(src->prefix, wr_prefix_name[i])) continue;
+    snprintf(t->name, sizeof t->name, "metaspace/%s", wr_prefix_name[i]);
+    t->prefix = (wr_prefix)i;
+    return WEIR_OK;
+  }
+  return wr_fail(WEIR_EFORMAT, "tokenizer.metaspace.prefix is '%s'; it must be never, legacy, first or always",
+                 wr_escape(src->prefix.ptr, src->prefix.len));
+}
+
 static weir_status choose_kind(wr_tokenizer *t, const wr_vocab_source *src) {
   if (text_is(src->model, "gpt2"))
     t->kind = WR_TEXT_BPE;
-  else if (text_is(src->model, "llama"))
+  else if (text_is(src->model, "llama") || text_is(src->model, "metaspace"))
     t->kind = WR_TEXT_SPM;
   else if (!src->model.len)
     return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.model is missing");
   else
-    return wr_fail(WEIR_EUNSUPPORTED, "tokenizer.ggml.model is '%s'; supported are gpt2 and llama",
+    return wr_fail(WEIR_EUNSUPPORTED, "tokenizer.ggml.model is '%s'; supported are gpt2, llama and metaspace",
                    wr_escape(src->model.ptr, src->model.len));
   if (t->kind == WR_TEXT_SPM) {
-    snprintf(t->name, sizeof t->name, "llama");
+    WR_TRY(choose_prefix(t, src));
     if (!src->pre.len || text_is(src->pre, "default")) return WEIR_OK; /* this model has no pre-tokenizer */
-    return wr_fail(WEIR_EUNSUPPORTED, "tokenizer.ggml.pre is '%s', which tokenizer.ggml.model 'llama' cannot have",
-                   wr_escape(src->pre.ptr, src->pre.len));
+    return wr_fail(WEIR_EUNSUPPORTED, "tokenizer.ggml.pre is '%s', which tokenizer.ggml.model '%s' cannot have",
+                   wr_escape(src->pre.ptr, src->pre.len), wr_escape(src->model.ptr, src->model.len));
   }
   wr_str names = {0};
   wr_pretok_names(&names);
@@ -469,8 +487,9 @@ static weir_status check_counts(const wr_tokenizer *t, const wr_vocab_source *sr
     return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.token_type has %zu entries for %zu tokens", src->n_types, src->n_tokens);
   if (src->scores && src->n_scores != src->n_tokens)
     return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.scores has %zu entries for %zu tokens", src->n_scores, src->n_tokens);
-  if (t->kind == WR_TEXT_SPM && !src->scores) return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.scores is missing");
-  if (t->kind == WR_TEXT_BPE && !src->merges) return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.merges is missing");
+  bool scored = text_is(src->model, "llama");
+  if (scored && !src->scores) return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.scores is missing");
+  if (!scored && !src->merges) return wr_fail(WEIR_EFORMAT, "tokenizer.ggml.merges is missing");
   if (src->remove_extra_whitespaces > 0)
     return wr_fail(WEIR_EUNSUPPORTED, "tokenizer.ggml.remove_extra_whitespaces is true; altering text is not supported");
   if (t->kind == WR_TEXT_BPE && src->add_space_prefix > 0)
@@ -486,8 +505,8 @@ static weir_status open_tokenizer(wr_tokenizer *t, const wr_vocab_source *src) {
   WR_TRY(build_trie(t));
   WR_TRY(build_names(t));
   if (t->kind == WR_TEXT_SPM) {
-    t->space_prefix = src->add_space_prefix != 0; /* the default is to add it */
-    return build_scores(t, src);
+    find_blanks(t);
+    return text_is(src->model, "llama") ? build_scores(t, src) : build_pairs(t, src);
   }
   for (int b = 0; b < 256; b++) {
     char spelled[2];

@@ -72,6 +72,7 @@ static weir_status read_flag(const wr_gguf *g, const char *key, int *out) {
 static weir_status read_all(const wr_gguf *g, wr_vocab_source *s) {
   WR_TRY(wr_gguf_get_text(g, "tokenizer.ggml.model", true, &s->model));
   WR_TRY(wr_gguf_get_text(g, "tokenizer.ggml.pre", false, &s->pre));
+  WR_TRY(wr_gguf_get_text(g, "tokenizer.metaspace.prefix", false, &s->prefix));
   WR_TRY(read_texts(g, "tokenizer.ggml.tokens", true, &s->tokens, &s->n_tokens));
   WR_TRY(read_texts(g, "tokenizer.ggml.merges", false, &s->merges, &s->n_merges));
   WR_TRY(read_scores(g, s));
