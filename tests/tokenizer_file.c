@@ -25,14 +25,7 @@ static const char *in_folder(const char *name) {
 static bool exists(const char *path) { return access(path, R_OK) == 0; }
 
 static bool store(const wr_tokenizer *t, const char *path) {
-  wr_gguf_writer *w;
-  if (!CHECK_MSG(wr_gguf_writer_open(path, 0, &w) == WEIR_OK, "%s", weir_last_error())) return false;
-  weir_status st = wr_gguf_put_text(w, "general.architecture", "gpt2", 4);
-  if (st == WEIR_OK) st = wr_vocab_put_gguf(t, w);
-  if (st == WEIR_OK) st = wr_gguf_writer_finish(w);
-  CHECK_MSG(st == WEIR_OK, "%s: %s", path, weir_last_error());
-  wr_gguf_writer_close(w);
-  return st == WEIR_OK;
+  return CHECK_MSG(wr_tokenizer_save(t, path) == WEIR_OK, "%s", weir_last_error());
 }
 
 static wr_tokenizer *open_path(const char *path) {
@@ -162,8 +155,8 @@ static void folders(void) {
   REQUIRE(t);
   snprintf(path, sizeof path, "%s", in_folder("empty"));
   CHECK(mkdir(path, 0777) == 0);
-  CHECK(wr_tokenizer_open_path(path, &u) == WEIR_EIO);
-  CHECK_HAS(weir_last_error(), "tokenizer.json");
+  CHECK(wr_tokenizer_open_path(path, &u) != WEIR_OK);
+  CHECK_HAS(weir_last_error(), "empty");
   if (store(t, in_folder("empty/tokenizer.gguf"))) {
     u = open_path(path);
     CHECK(u && wr_tokenizer_hash(u) == wr_tokenizer_hash(t));
