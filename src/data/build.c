@@ -9,7 +9,7 @@
  */
 #include "data/data_i.h"
 
-#include <errno.h>
+#include <dirent.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -301,9 +301,26 @@ static bool has_shards(const build *b) {
   return has;
 }
 
+/* The marker comes last: a folder that has one has the tokenizer too. */
 static weir_status mark_folder(const build *b, const char *marker, const char *text, size_t n) {
-  WR_TRY(wr_file_write_atomic(marker, text, n));
-  return write_tokenizer(b);
+  WR_TRY(write_tokenizer(b));
+  return wr_file_write_atomic(marker, text, n);
+}
+
+/* Temporary files that a killed build left: a name of ours, something, ".tmp". Never another one. */
+static void remove_leftovers(const build *b) {
+  static const char *const ours[] = {"manifest.json.", "build.json.", "tokenizer.gguf.", "train-", "val-"};
+  DIR *dir = opendir(b->folder);
+  for (struct dirent *e; dir && (e = readdir(dir));) {
+    const size_t n = strlen(e->d_name);
+    bool is = false;
+    for (size_t i = 0; i < WR_ARRAY_LEN(ours); i++) is |= strncmp(e->d_name, ours[i], strlen(ours[i])) == 0;
+    if (!is || n < 4 || strcmp(e->d_name + n - 4, ".tmp") != 0) continue;
+    char *path = wr_path_join(b->folder, e->d_name);
+    if (path) wr_os_unlink(path);
+    wr_free(path);
+  }
+  if (dir) closedir(dir);
 }
 
 /* What stands in the folder: nothing, this build unfinished, this build finished (*whole), or something else. */
@@ -328,6 +345,7 @@ static weir_status enter_folder(build *b, bool again, bool *whole) {
     char *text = NULL;
     size_t len = 0;
     s = wr_file_read(marker, 4096, &text, &len);
+    remove_leftovers(b);
     const bool ours = s == WEIR_OK && len == (size_t)n && memcmp(text, want, len) == 0;
     wr_free(text);
     if (s == WEIR_OK && !ours && has_shards(b))
@@ -358,7 +376,8 @@ static weir_status finish(build *b) {
   WR_TRY(wr_shards_manifest_write(b->folder, m));
   weir_status s = WEIR_OK;
   char *marker = in_folder(b, "build.json", &s);
-  if (marker) unlink(marker);
+  if (marker) wr_os_unlink(marker);
+  remove_leftovers(b);
   wr_free(marker);
   return s;
 }

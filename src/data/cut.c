@@ -3,7 +3,8 @@
  * Byte-level BPE splits text into words first, and every pre-tokenizer of text/pretok.def begins a word at these two places, whatever
  * stands before and after them:
  *   letter|blank letter     a blank between two ASCII letters: patterns take a blank only before letters, and only one
- *   line end|letter         after a line feed, before an ASCII letter: no pattern goes from a line feed on to a letter
+ *   line end|letter         after a line feed that follows visible ASCII, before an ASCII letter: no pattern goes from a line feed on to
+ *                           a letter (after more white space, patterns look ahead to see whether the text ends)
  * SentencePiece knows no words, but where no spelling has its blank after anything but blanks, no merge crosses the beginning of a
  * blank. Tokens of type USER_DEFINED are found in the text before all that: if one of them holds such a place, nothing is cut there.
  * A part after the first is encoded with WR_TEXT_CONTINUES.
@@ -13,7 +14,9 @@
 static bool letter(char c) { return (unsigned)((c | 32) - 'a') < 26; }
 
 static bool at_blank(const char *text, size_t i) { return text[i] == ' ' && letter(text[i - 1]) && letter(text[i + 1]); }
-static bool at_line(const char *text, size_t i) { return text[i - 1] == '\n' && letter(text[i]); }
+static bool at_line(const char *text, size_t i) {
+  return text[i - 1] == '\n' && letter(text[i]) && i >= 2 && text[i - 2] > ' ' && text[i - 2] < 0x7f;
+}
 
 static bool blank_after_other(wr_gguf_text k) { /* U+2581 after anything but itself */
   static const char mark[3] = {'\xe2', '\x96', '\x81'};

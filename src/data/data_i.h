@@ -59,7 +59,6 @@ weir_status wr_shard_writer_end_doc(wr_shard_writer *w);
 uint64_t wr_shard_writer_tokens(const wr_shard_writer *w);
 weir_status wr_shard_writer_finish(wr_shard_writer *w, bool continues, uint64_t next_block); /* syncs, renames. Close follows */
 void wr_shard_writer_close(wr_shard_writer *w); /* NULL allowed; without finish nothing remains */
-weir_status wr_disk_fail(const char *path, const char *did); /* from errno; a full disk is ENOMEM */
 
 /* ---- manifest.c */
 typedef struct wr_manifest_shard { char file[32]; uint64_t tokens, docs, header_hash; } wr_manifest_shard;
@@ -79,7 +78,7 @@ weir_status wr_shards_manifest_write(const char *folder, const wr_shards_manifes
 bool wr_shards_manifest_add(wr_manifest_split *s, const char *file, const wr_shard_header *h); /* false: no memory */
 void wr_shards_manifest_free(wr_shards_manifest *m);
 /* The i-th shard of a split, opened and held against the manifest. *path: the caller frees. */
-weir_status wr_shards_manifest_shard_open(const char *folder, const wr_shards_manifest *m, int split, size_t i, wr_shard *out);
+weir_status wr_shards_manifest_open_shard(const char *folder, const wr_shards_manifest *m, int split, size_t i, wr_shard *out);
 char *wr_path_join(const char *folder, const char *file); /* NULL: no memory */
 
 /* ---- permute.c: a bijection of 0 … n-1 for each (key, tweak) */

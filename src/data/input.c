@@ -216,7 +216,7 @@ static weir_status spool(wr_text_input *in, wr_stream *from, uint64_t *bytes) {
     for (size_t done = 0; done < got;) {
       const ssize_t w = write(in->spool_fd, buf + done, got - done);
       if (w < 0 && errno == EINTR) continue;
-      if (w < 0) return wr_disk_fail(folder, "keep standard input in");
+      if (w < 0) return wr_fail_errno(wr_write_status(errno), folder, "keep standard input in");
       done += (size_t)w;
     }
     *bytes += got;

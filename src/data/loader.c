@@ -2,9 +2,9 @@
  *
  * Position p of the run, over all ranks, is a pure function of (options, p):
  * - without weights all windows of all sources are one domain of N: epoch p / N, window permute(N, seed, epoch, p % N);
- * - with weights, positions come in rounds of ROUND; a source has a fixed number of slots in every round, by largest remainder, and the
- *   slots are permuted within the round. Thus p is the k-th sample of one source for a k that is computed, and that source goes
- *   through epochs of its own. Every sample of a source comes once in each of them.
+ * - with weights, source 0 with share q has position p exactly when floor((p + 1) q) > floor(p q), and then it is its sample number
+ *   floor(p q); the positions that it does not have are numbered again, and the other sources share them in the same way. So sources are
+ *   spread evenly, and each goes through epochs of its own, every sample once in each.
  * Rank r takes positions r, r + ranks, …; `base` is where counting with this number of ranks began.
  *
  * Residency: what fits into half of the memory is asked for piece by piece while samples are taken, the whole of it; of larger data each
@@ -15,8 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define ROUND 4096u
-#define ADVISE_BYTES ((size_t)8 << 20) /* asked for at a time, while all of the data is made resident */
+#define MAX_SOURCES 1024
+#define ADVISE_BYTES ((size_t)1 << 20) /* asked for at a time, while all of the data is made resident */
 
 typedef struct source {
   char *path;
@@ -24,7 +24,7 @@ typedef struct source {
   size_t n_shards;
   uint64_t *first_window; /* [n_shards + 1] */
   uint64_t first;         /* of its windows in the common domain */
-  uint64_t slot, n_slots; /* of a round */
+  uint64_t share;         /* of what the sources before it leave, times 2^64; of the last one: all */
 } source;
 
 typedef struct loader {
@@ -66,12 +66,21 @@ static place locate(const loader *l, uint64_t p) {
     const int i = source_of_window(l, w);
     return (place){i, epoch, w - l->sources[i].first};
   }
-  const uint64_t round = p / ROUND, slot = wr_permute(ROUND, ~l->seed, round, p % ROUND);
-  int i = l->n_sources - 1;
-  while (l->sources[i].slot > slot) i--;
+  int i = 0;
+  uint64_t k = p;
+  for (; i + 1 < l->n_sources; i++) {
+    const uint64_t q = l->sources[i].share;
+    const uint64_t before = (uint64_t)((unsigned __int128)k * q >> 64),
+                   after = (uint64_t)((unsigned __int128)(k + 1) * q >> 64);
+    if (after > before) {
+      k = before;
+      break;
+    }
+    k -= before;
+  }
   const source *s = &l->sources[i];
-  const uint64_t n = s->first_window[s->n_shards], k = round * s->n_slots + (slot - s->slot), epoch = k / n;
-  return (place){i, epoch, wr_permute(n, l->seed + (uint64_t)i * 0x9E3779B97F4A7C15u, epoch, k % n)};
+  const uint64_t n = s->first_window[s->n_shards];
+  return (place){i, k / n, wr_permute(n, l->seed + (uint64_t)i * 0x9E3779B97F4A7C15u, k / n, k % n)};
 }
 
 static size_t shard_of_window(const source *s, uint64_t window) {
@@ -195,7 +204,7 @@ static weir_status open_shards(loader *l, source *s, const wr_shards_manifest *m
   s->first_window = wr_calloc(n + 1, sizeof *s->first_window);
   if (!s->shards || !s->first_window) return wr_fail_nomem(n * sizeof *s->shards, "the shards");
   for (size_t i = 0; i < n; i++) {
-    WR_TRY(wr_shards_manifest_shard_open(s->path, m, split, i, &s->shards[i]));
+    WR_TRY(wr_shards_manifest_open_shard(s->path, m, split, i, &s->shards[i]));
     s->n_shards = i + 1;
     const wr_shard_header *h = s->shards[i].head;
     s->first_window[i + 1] = s->first_window[i] + windows_of(h->n_tokens, l->T);
@@ -242,50 +251,31 @@ static weir_status check_length(const loader *l, const char *path) {
   return WEIR_OK;
 }
 
-/* Slots of a round by largest remainder, at least one a source. */
-static weir_status share_slots(loader *l, const wr_data_source *given) {
-  double sum = 0;
+static weir_status share_out(loader *l, const wr_data_source *given) {
+  double left = 0;
   int n_weighted = 0;
   for (int i = 0; i < l->n_sources; i++) {
     if (!(given[i].weight >= 0 && given[i].weight < 1e300))
       return wr_fail(WEIR_EUSAGE, "%s: a weight of %g; it must be above 0", given[i].path, given[i].weight);
-    sum += given[i].weight;
+    left += given[i].weight;
     n_weighted += given[i].weight > 0;
   }
   if (!n_weighted || l->n_sources == 1 || l->validation) return WEIR_OK;
   if (n_weighted < l->n_sources) return wr_fail(WEIR_EUSAGE, "give every source a weight, or none");
   l->weighted = true;
-  uint64_t used = 0;
-  for (int i = 0; i < l->n_sources; i++) {
+  for (int i = 0; i < l->n_sources; left -= given[i++].weight) {
     source *s = &l->sources[i];
     if (!s->first_window[s->n_shards]) return wr_fail(WEIR_EUSAGE, "%s: has a weight but no samples", s->path);
-    s->n_slots = (uint64_t)(given[i].weight / sum * ROUND);
-    if (!s->n_slots) s->n_slots = 1;
-    used += s->n_slots;
+    const double q = given[i].weight / left * 0x1p64;
+    s->share = q < 0x1.fffffffffffffp63 ? (uint64_t)q : UINT64_MAX;
   }
-  while (used != ROUND) { /* the source that is furthest from its share gives or takes one */
-    int best = -1;
-    double furthest = 0;
-    for (int i = 0; i < l->n_sources; i++) {
-      const double off = given[i].weight / sum * ROUND - (double)l->sources[i].n_slots, by = used < ROUND ? off : -off;
-      if (used > ROUND && l->sources[i].n_slots == 1) continue;
-      if (best < 0 || by > furthest) {
-        best = i;
-        furthest = by;
-      }
-    }
-    l->sources[best].n_slots += used < ROUND ? 1 : (uint64_t)-1;
-    used += used < ROUND ? 1 : (uint64_t)-1;
-  }
-  for (int i = 1; i < l->n_sources; i++) l->sources[i].slot = l->sources[i - 1].slot + l->sources[i - 1].n_slots;
   return WEIR_OK;
 }
 
 static const wr_data_ops loader_ops = {loader_close, loader_info, loader_next, loader_tell, loader_seek};
 
 weir_status wr_shards_open(const wr_data_options *o, wr_data **out) {
-  if (o->n_sources > (int)ROUND / 2)
-    return wr_fail(WEIR_EUSAGE, "%d sources; at most %u are possible", o->n_sources, ROUND / 2);
+  if (o->n_sources > MAX_SOURCES) return wr_fail(WEIR_EUSAGE, "%d sources; at most %d are possible", o->n_sources, MAX_SOURCES);
   loader *l = wr_calloc(1, sizeof *l);
   if (!l) return wr_fail_nomem(sizeof *l, "the loader");
   l->data.ops = &loader_ops;
@@ -303,7 +293,7 @@ weir_status wr_shards_open(const wr_data_options *o, wr_data **out) {
     s = open_source(l, i, &o->sources[i]);
   }
   if (s == WEIR_OK) s = check_length(l, o->sources[0].path);
-  if (s == WEIR_OK) s = share_slots(l, o->sources);
+  if (s == WEIR_OK) s = share_out(l, o->sources);
   if (s != WEIR_OK) {
     loader_close(&l->data);
     return s;

@@ -32,7 +32,7 @@ static void add_lengths(pass *p, const wr_shard *s) {
 
 static weir_status read_shard(pass *p, int split, size_t i) {
   wr_shard s;
-  WR_TRY(wr_shards_manifest_shard_open(p->folder, &p->m, split, i, &s));
+  WR_TRY(wr_shards_manifest_open_shard(p->folder, &p->m, split, i, &s));
   char *path = wr_path_join(p->folder, p->m.split[split].shards[i].file);
   weir_status status = path ? wr_shard_check(&s, path, p->counts) : wr_fail_nomem(64, "a path");
   wr_free(path);

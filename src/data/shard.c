@@ -7,7 +7,6 @@
 #include "data/data_i.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <libgen.h>
 #include <unistd.h>
 
@@ -141,28 +140,19 @@ struct wr_shard_writer {
   size_t n_ends, cap_ends;
 };
 
-weir_status wr_disk_fail(const char *path, const char *did) {
-  const int e = errno;
-  const bool full = e == ENOSPC || e == EDQUOT || e == EFBIG;
-  errno = e;
-  return wr_fail_errno(full ? WEIR_ENOMEM : WEIR_EIO, path, did);
-}
+static weir_status disk_fail(const char *path, const char *did) { return wr_fail_errno(wr_write_status(errno), path, did); }
 
-static weir_status write_at(wr_shard_writer *w, const void *bytes, size_t n, uint64_t at) {
-  for (size_t done = 0; done < n;) {
-    const ssize_t got = pwrite(w->fd, (const uint8_t *)bytes + done, n - done, (off_t)(at + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return wr_disk_fail(w->tmp, "write");
-    done += (size_t)got;
-  }
+/* What comes next in the file. */
+static weir_status write_next(wr_shard_writer *w, const void *bytes, size_t n) {
+  if (wr_os_write(w->fd, w->tmp, bytes, n) != 0) return disk_fail(w->tmp, "write");
+  w->at += n;
   return WEIR_OK;
 }
 
 static weir_status flush_block(wr_shard_writer *w) {
   if (!w->n_block) return WEIR_OK;
   w->head.tokens_hash = wr_hash64(w->block, w->n_block, w->head.tokens_hash);
-  WR_TRY(write_at(w, w->block, w->n_block, w->at));
-  w->at += w->n_block;
+  WR_TRY(write_next(w, w->block, w->n_block));
   w->n_block = 0;
   return WEIR_OK;
 }
@@ -173,7 +163,6 @@ weir_status wr_shard_writer_open(const char *path, uint64_t vocab, uint64_t toke
   if (!w) return wr_fail_nomem(sizeof *w, "a shard");
   const size_t len = strlen(path);
   w->fd = -1;
-  w->at = WR_SHARD_HEADER_BYTES;
   w->path = wr_strdup(path);
   w->tmp = wr_malloc(len + 5);
   w->block = wr_malloc(WR_SHARD_BLOCK_BYTES);
@@ -183,8 +172,12 @@ weir_status wr_shard_writer_open(const char *path, uint64_t vocab, uint64_t toke
   } else {
     memcpy(w->tmp, path, len);
     memcpy(w->tmp + len, ".tmp", 5);
-    w->fd = open(w->tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (w->fd < 0) s = wr_disk_fail(w->tmp, "create");
+    unlink(w->tmp); /* of a build that was killed */
+    w->fd = wr_os_create(w->tmp);
+    if (w->fd < 0)
+      s = disk_fail(w->tmp, "create");
+    else
+      s = write_next(w, &w->head, sizeof w->head); /* a place for it; it is not known yet */
   }
   if (s != WEIR_OK) {
     wr_shard_writer_close(w);
@@ -241,13 +234,9 @@ uint64_t wr_shard_writer_tokens(const wr_shard_writer *w) { return w->head.n_tok
 static weir_status sync_folder(const char *path) {
   char *copy = wr_strdup(path);
   if (!copy) return wr_fail_nomem(strlen(path), "a path");
-  const int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) {
-    fsync(fd); /* some file systems cannot; the rename stands all the same */
-    close(fd);
-  }
+  const int rc = wr_os_fsync_folder(dirname(copy));
   wr_free(copy);
-  return WEIR_OK;
+  return rc == 0 ? WEIR_OK : disk_fail(path, "sync the folder of");
 }
 
 weir_status wr_shard_writer_finish(wr_shard_writer *w, bool continues, uint64_t next_block) {
@@ -262,11 +251,12 @@ weir_status wr_shard_writer_finish(wr_shard_writer *w, bool continues, uint64_t 
   h->file_bytes = h->doc_ends_at + h->n_docs * 8;
   h->docs_hash = wr_hash64(w->ends, w->n_ends * sizeof *w->ends, 0);
   h->header_hash = header_hash(h);
-  WR_TRY(write_at(w, zeros, (size_t)(h->doc_ends_at - w->at), w->at));
-  WR_TRY(write_at(w, w->ends, w->n_ends * sizeof *w->ends, h->doc_ends_at));
-  WR_TRY(write_at(w, h, sizeof *h, 0));
-  if (fsync(w->fd) != 0) return wr_disk_fail(w->tmp, "sync");
-  if (rename(w->tmp, w->path) != 0) return wr_disk_fail(w->path, "put in place");
+  WR_TRY(write_next(w, zeros, (size_t)(h->doc_ends_at - w->at)));
+  WR_TRY(write_next(w, w->ends, w->n_ends * sizeof *w->ends));
+  if (lseek(w->fd, 0, SEEK_SET) != 0) return disk_fail(w->tmp, "go to the beginning of");
+  WR_TRY(write_next(w, h, sizeof *h));
+  if (wr_os_fsync(w->fd, w->tmp) != 0) return disk_fail(w->tmp, "sync");
+  if (wr_os_rename(w->tmp, w->path) != 0) return disk_fail(w->path, "put in place");
   close(w->fd);
   w->fd = -1;
   return sync_folder(w->path);

@@ -1,4 +1,4 @@
-/* manifest.c: owns manifest.json of a folder of shards: which files belong to it, in which order, and what they were made from.
+/* shards_manifest.c: owns manifest.json of a folder of shards: which files belong to it, in which order, and what they were made from.
  *
  * The manifest is written last, atomically, so a folder that has one is whole. Each shard is named with the checksum of its header, so
  * one that was put in another's place is noticed. Counts of a manifest are only believed where the shards say the same. */
@@ -150,7 +150,7 @@ weir_status wr_shards_manifest_read(const char *folder, wr_shards_manifest *out)
   return s;
 }
 
-weir_status wr_shards_manifest_shard_open(const char *folder, const wr_shards_manifest *m, int split, size_t i, wr_shard *out) {
+weir_status wr_shards_manifest_open_shard(const char *folder, const wr_shards_manifest *m, int split, size_t i, wr_shard *out) {
   const wr_manifest_shard *want = &m->split[split].shards[i];
   char *path = wr_path_join(folder, want->file);
   if (!path) return wr_fail_nomem(strlen(folder), "a path");
