@@ -4,8 +4,9 @@
  * after them, so list order stays execution order. A value that is read twice receives two gradients: the second becomes ACCUMULATE on
  * the instruction that made it where its op allows, otherwise an `add`.
  *
- * A gradient may be shared: the rule of `add` hands the same value to both inputs. Only a gradient that belongs to one value alone may be
- * added to, which is what `owned` and shared() are for. */
+ * A gradient may be shared: the rule of `add` hands the same value to both inputs. One that another value still needs is not added to: a
+ * value needs its gradient until the rule of the instruction that made it is done, or for ever if the caller asked for it. So the gradient
+ * of a sum goes on as that of its summands, and what else flows into these is added in place. */
 #include "core/core.h"
 #include "core/core_i.h"
 
@@ -13,7 +14,7 @@ struct wr_grad {
   wr_program *p;
   int n;        /* values of the forward program; later ones are gradients and have none themselves */
   bool *wanted; /* [n] depends on something whose gradient is asked for */
-  bool *owned;  /* [n] grad[v] belongs to v alone */
+  bool *asked;  /* [n] in wrt: its gradient is read afterwards */
   int *grad;    /* [n] value id, -1 */
   int at;       /* the instruction whose rule is at work */
 };
@@ -22,50 +23,49 @@ wr_program *wr_grad_program(wr_grad *g) { return g->p; }
 int wr_grad_of(wr_grad *g, int value) { return value >= 0 && value < g->n ? g->grad[value] : WR_NONE; }
 bool wr_grad_wanted(const wr_grad *g, int value) { return value >= 0 && value < g->n && g->wanted[value]; }
 
-/* The last instruction, if it is the one that made `value` and may add to it. Returns the argument's index or -1. */
+/* The argument by which the instruction that made `value` may add to another one instead, or -1. */
 static int accumulating_arg(const wr_program *p, int value) {
-  if (!p->n_instrs) return -1;
-  const wr_instr *in = &p->instrs[p->n_instrs - 1];
+  const int def = p->values[value].def;
+  if (def < 0) return -1;
+  const wr_instr *in = &p->instrs[def];
   for (int a = 0; in->op->args[a].role != WR_ARG_END; a++)
     if (in->op->args[a].role == WR_OUT && in->args[a] == value) return in->op->args[a].flags & WR_ARG_ACC ? a : -1;
   return -1;
 }
 
-/* Is `grad` the gradient of another value than `but`? */
-static bool shared(const wr_grad *g, int grad, int but) {
+/* Does another value than `but` still need `grad` as it is? */
+static bool needed(const wr_grad *g, int grad, int but) {
   for (int v = 0; v < g->n; v++)
-    if (v != but && g->grad[v] == grad) return true;
+    if (v != but && g->grad[v] == grad && (g->asked[v] || g->p->values[v].def <= g->at)) return true;
   return false;
 }
 
 void wr_grad_add(wr_grad *g, int value, int grad) {
   wr_program *p = g->p;
   if (p->status != WEIR_OK || grad < 0 || !wr_grad_wanted(g, value)) return;
-  const bool fresh = grad >= g->n && !shared(g, grad, -1);
-  if (g->grad[value] < 0) {
+  const int sum = g->grad[value];
+  if (sum < 0) {
     g->grad[value] = grad;
-    g->owned[value] = fresh;
     return;
   }
-  const int sum = g->grad[value];
-  const int arg = fresh && g->owned[value] && !shared(g, sum, value) ? accumulating_arg(p, grad) : -1;
+  const bool accumulator = p->values[sum].kind == WR_STATE, made_here = sum >= g->n || accumulator;
+  const bool fresh = grad >= g->n && !needed(g, grad, -1);
+  const int arg = fresh && made_here && !needed(g, sum, value) ? accumulating_arg(p, grad) : -1;
   if (arg >= 0) {
-    wr_instr *in = &p->instrs[p->n_instrs - 1];
+    wr_instr *in = &p->instrs[p->values[grad].def];
     in->args[arg] = sum;
     in->acc |= 1u << arg;
     p->values[grad].def = -1;
     return;
   }
-  if (p->values[sum].kind == WR_STATE) {
+  if (accumulator) {
     wr_program_fail(p, WEIR_EUNSUPPORTED,
                     "the gradient of '%s' cannot be added to its accumulator: the op that makes it cannot add",
                     p->values[value].name);
     return;
   }
   int args[WR_MAX_ARGS] = {sum, grad, WR_NEW};
-  if (wr_emit(p, &wr_op_add, NULL, args) != WEIR_OK) return;
-  g->grad[value] = args[2];
-  g->owned[value] = true;
+  if (wr_emit(p, &wr_op_add, NULL, args) == WEIR_OK) g->grad[value] = args[2];
 }
 
 bool wr_grad_take_over(wr_grad *g, const wr_instr *i) {
@@ -136,15 +136,13 @@ weir_status wr_pass_grad(wr_program *p, const int *y, const int *dy, int n, cons
   const size_t n_values = (size_t)WR_MAX(p->n_values, 1);
   wr_grad g = {.p = p, .n = p->n_values};
   g.wanted = wr_calloc(n_values, sizeof *g.wanted);
-  g.owned = wr_calloc(n_values, sizeof *g.owned);
+  g.asked = wr_calloc(n_values, sizeof *g.asked);
   g.grad = wr_calloc(n_values, sizeof *g.grad);
-  if (!g.wanted || !g.owned || !g.grad)
+  if (!g.wanted || !g.asked || !g.grad)
     wr_program_fail(p, WEIR_ENOMEM, "no memory for the gradient pass over %d values", p->n_values);
   else {
-    for (int v = 0; v < g.n; v++) {
-      g.grad[v] = p->values[v].grad; /* an accumulator, from wr_grad_into */
-      g.owned[v] = g.grad[v] >= 0;
-    }
+    for (int v = 0; v < g.n; v++) g.grad[v] = p->values[v].grad; /* an accumulator, from wr_grad_into */
+    for (int i = 0; i < n_wrt; i++) g.asked[wrt[i]] = true;
     find_wanted(&g, wrt, n_wrt);
     for (int i = 0; i < n; i++) {
       if (y[i] < 0 || dy[i] < 0 || !wr_vtype_equal(wr_type(p, y[i]), wr_type(p, dy[i])))
@@ -168,7 +166,7 @@ weir_status wr_pass_grad(wr_program *p, const int *y, const int *dy, int n, cons
   for (int i = 0; i < n_wrt && p->status == WEIR_OK; i++) publish(&g, wrt[i]);
   wr_program_compact(p);
   wr_free(g.wanted);
-  wr_free(g.owned);
+  wr_free(g.asked);
   wr_free(g.grad);
   return wr_program_status(p);
 }

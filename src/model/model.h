@@ -186,7 +186,7 @@ typedef struct wr_train_io {
   int loss;                 /* OUTPUT [1] f32: mean over the rows that count, in nats */
   wr_train_param *params;   /* [n_params] in the program's arena; gradients: program->values[params[i].value].grad */
   int n_params;
-  int first_backward;       /* instructions before it are the forward pass */
+  int first_backward;       /* instructions before it are the forward pass; the head, whose loss and gradients are one, is not */
 } wr_train_io;
 weir_status wr_train_build(wr_program *p, const wr_spec *s, const wr_train_shape *shape, wr_train_io *out);
 

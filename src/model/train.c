@@ -116,14 +116,14 @@ weir_status wr_train_build(wr_program *p, const wr_spec *s, const wr_train_shape
   const int embedding = wr_train_table(&b, "/token_embd.weight", s->vocab, s->width);
   const int x = arch->hidden(&b, wr_embed(p, embedding, b.io.tokens));
   const int head = s->tied ? embedding : wr_train_table(&b, "/output.weight", s->vocab, s->width);
-  const int logits = wr_matmul(p, x, head, WR_NONE, WR_NONE);
-  b.io.loss = wr_xent(p, logits, b.io.targets);
+  b.io.loss = wr_head_xent(p, x, head, b.io.targets);
   wr_mark_output(p, b.io.loss);
   b.io.first_backward = p->n_instrs;
   if (!shape->forward_only) {
     if (shape->accumulate) accumulate(&b);
     WR_TRY(wr_program_status(p));
     WR_TRY(wr_pass_grad(p, &b.io.loss, &b.io.scale, 1, NULL, 0));
+    b.io.first_backward = p->values[b.io.loss].def; /* the head's loss and gradients are one instruction */
   }
   WR_TRY(wr_program_status(p));
   WR_TRY(wr_check(p));
