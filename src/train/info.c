@@ -17,33 +17,36 @@ static const char *const rule_names[] = {"adamw", "muon", "sgd"};
 
 /* ------------------------------------------------------------------------------------------------------------------ prediction */
 
-static double stage_seconds(const wr_stage *s, const weir_machine *m, int threads, double peak) {
+static double stage_seconds(const weir_trainer *t, const wr_stage *s) {
   double sum = 0;
   for (int i = 0; s->made && i < s->plan.list.n; i++) {
     wr_cost c;
     wr_plan_cost(&s->plan, i, s->plan.regs_host, &c);
-    const double bytes = c.read_bytes + c.write_bytes, speed = 1e9 * weir_machine_gb_s(m, (uint64_t)bytes, threads);
-    sum += fmax(peak > 0 ? c.flop / peak : 0, speed > 0 ? bytes / speed : 0);
+    const double bytes = c.read_bytes + c.write_bytes;
+    sum += fmax(c.flop / t->peak_flop_s, bytes / wr_bandwidth(t, bytes));
   }
   return sum;
 }
 
+double wr_bandwidth(const weir_trainer *t, double bytes) {
+  const double speed = 1e9 * weir_machine_gb_s(&t->machine, (uint64_t)bytes, t->ctx->device->n_threads);
+  return speed > 0 ? speed : 1e10;
+}
+
 static void predict(weir_trainer *t) {
+  if (!(t->peak_flop_s > 0)) return;
+  t->predicted_s = (double)t->set.o.accumulate * stage_seconds(t, &t->micro) + stage_seconds(t, &t->norm);
+  for (size_t r = 0; r < WR_ARRAY_LEN(t->rules); r++) t->predicted_s += stage_seconds(t, &t->rules[r]);
+}
+
+void wr_machine_open(weir_trainer *t) {
   const weir_machine_options o = {.quick = true};
-  const int threads = t->ctx->device->n_threads;
-  weir_machine m;
-  snprintf(t->cpu, sizeof t->cpu, "unknown CPU");
+  snprintf(t->machine.cpu, sizeof t->machine.cpu, "unknown CPU");
   if (t->set.o.no_machine) return;
-  if (weir_machine_measure(&o, &m) != WEIR_OK) {
+  if (weir_machine_measure(&o, &t->machine) == WEIR_OK)
+    t->peak_flop_s = 1e9 * weir_machine_gop_s(&t->machine, "fp32", t->ctx->device->n_threads);
+  else
     wr_log(WEIR_LOG_WARN, "the machine could not be measured: %s", weir_last_error());
-    return;
-  }
-  snprintf(t->cpu, sizeof t->cpu, "%s", m.cpu);
-  t->peak_flop_s = 1e9 * weir_machine_gop_s(&m, "fp32", threads);
-  t->predicted_s = (double)t->set.o.accumulate * stage_seconds(&t->micro, &m, threads, t->peak_flop_s) +
-                   stage_seconds(&t->norm, &m, threads, t->peak_flop_s);
-  for (size_t r = 0; r < WR_ARRAY_LEN(t->rules); r++)
-    t->predicted_s += stage_seconds(&t->rules[r], &m, threads, t->peak_flop_s);
 }
 
 /* ---------------------------------------------------------------------------------------------------------------------- ledger */
@@ -91,6 +94,7 @@ weir_status wr_info_open(weir_trainer *t) {
 }
 
 void wr_see_memory(weir_trainer *t) {
+  if (t->saving) return; /* how much of a save is copied aside is known at its end */
   const size_t now = wr_anonymous_bytes();
   t->seen_bytes = WR_MAX(t->seen_bytes, now - WR_MIN(now, t->aside_bytes));
 }

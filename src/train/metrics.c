@@ -51,9 +51,16 @@ void wr_put_json_number(wr_str *s, double x) {
   wr_str_puts(s, text);
 }
 
+static void put_figure(wr_str *s, double x) {
+  if (isfinite(x))
+    wr_str_printf(s, "%.9g", x); /* a float32 comes back from nine digits */
+  else
+    wr_str_puts(s, "null");
+}
+
 static void put_number(wr_str *s, const char *key, double x) {
   wr_str_printf(s, ", \"%s\": ", key);
-  wr_put_json_number(s, x);
+  put_figure(s, x);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- files */
@@ -147,14 +154,14 @@ void wr_metrics_put(weir_trainer *t, const wr_sample *samples, int64_t n_samples
   put_number(s, "mfu", r->mfu);
   put_number(s, "loss_scale", r->loss_scale);
   wr_str_printf(s, ", \"skipped\": %d, \"seconds\": {\"total\": ", t->skipped_now);
-  wr_put_json_number(s, r->seconds.total);
+  put_figure(s, r->seconds.total);
   const double parts[WR_PART_COUNT] = {r->seconds.data,      r->seconds.copy,       r->seconds.forward, r->seconds.backward,
                                        r->seconds.optimizer, r->seconds.checkpoint, r->seconds.other};
   for (int i = 0; i < WR_PART_COUNT; i++) put_number(s, wr_part_names[i], parts[i]);
   wr_str_printf(s, "}, \"payload_copied\": %llu, \"bytes_copied\": {", (unsigned long long)r->payload_copied);
   for (size_t i = 0; i < r->n_copied; i++) {
     wr_str_printf(s, "%s\"%s\": ", i ? ", " : "", r->copied[i].what);
-    wr_put_json_number(s, r->copied[i].bytes);
+    put_figure(s, r->copied[i].bytes);
   }
   wr_str_puts(s, "}");
   if (wr_is(t->set.o.log_sample_ids, "on")) put_samples(t, samples, n_samples);
@@ -187,7 +194,7 @@ static void put_run(weir_trainer *t) {
       (long long)m->context_tok, (long long)t->set.o.batch, (long long)t->set.o.accumulate, t->set.o.optimizer,
       wr_remat_names[t->remat], t->ctx->device->n_threads, wr_isa_name(t->ctx->device->isa), (long long)t->now.step);
   wr_str_puts(s, ", \"cpu\": ");
-  wr_put_json_text(s, t->cpu, strlen(t->cpu));
+  wr_put_json_text(s, t->machine.cpu, strlen(t->machine.cpu));
   wr_str_puts(s, ", \"tokenizer\": ");
   wr_put_json_text(s, wr_tokenizer_name(t->tokenizer), strlen(wr_tokenizer_name(t->tokenizer)));
   put_number(s, "flop_tok", t->flop_tok);

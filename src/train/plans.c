@@ -15,22 +15,29 @@
 static const char *moved_by(const char *op) {
   static const struct {
     const char *op, *what;
-  } names[] = {{"embed", "gather"}, {"gather", "gather"}, {"copy", "cast"}, {"kv_store", "staging"}};
+  } names[] = {{"embed", "gather"},   {"gather", "gather"},  {"copy", "cast"},
+               {"matmul_dx", "pack"}, {"matmul_dw", "pack"}, {"matmul", "pack"}};
   for (size_t i = 0; i < WR_ARRAY_LEN(names); i++)
     if (wr_is(names[i].op, op)) return names[i].what;
   return op;
 }
 
-static weir_status find_moved(wr_stage *s) {
+/* The time that moving takes of an instruction: its bytes' share, where all its operations and bytes take what they would alone. */
+static double moving_share(const weir_trainer *t, const wr_cost *c) {
+  const double bytes = c->read_bytes + c->write_bytes, speed = wr_bandwidth(t, bytes);
+  const double flop_bytes =
+      c->flop / (t->peak_flop_s > 0 ? t->peak_flop_s : 1e11) * speed; /* bytes that could pass meanwhile */
+  return bytes > 0 ? WR_MIN(c->copy_bytes / (bytes + flop_bytes), 1) : 0;
+}
+
+static weir_status find_moved(const weir_trainer *t, wr_stage *s) {
   const int n = s->plan.list.n;
   s->moved = wr_calloc((size_t)WR_MAX(n, 1), sizeof *s->moved);
   if (!s->moved) return wr_fail_nomem((size_t)n * sizeof *s->moved, "the copies of a plan");
   for (int i = 0; i < n; i++) {
     wr_cost c;
     wr_plan_cost(&s->plan, i, s->plan.regs_host, &c);
-    const double all = c.read_bytes + c.write_bytes;
-    s->moved[i] =
-        (wr_moved){moved_by(s->program.instrs[i].op->name), c.copy_bytes, all > 0 ? WR_MIN(c.copy_bytes / all, 1) : 0};
+    s->moved[i] = (wr_moved){moved_by(s->program.instrs[i].op->name), c.copy_bytes, moving_share(t, &c)};
   }
   return WEIR_OK;
 }
@@ -46,7 +53,7 @@ static weir_status make_stage(weir_trainer *t, wr_stage *s, const wr_buf *arena)
   WR_TRY(st);
   s->made = true;
   s->plan.regs_host->seed = (uint64_t)t->set.o.seed;
-  return find_moved(s);
+  return find_moved(t, s);
 }
 
 static void free_stage(weir_trainer *t, wr_stage *s) {

@@ -164,7 +164,7 @@ struct weir_trainer {
   weir_train_param *public_params;
   size_t planned_bytes;        /* sum of the ledger */
   uint64_t parameters;
-  char cpu[64];
+  weir_machine machine;        /* as measured; no_machine: nothing in it */
   const char *note;            /* what differs after resuming; "" */
   int skipped_now;             /* this step changed nothing: 1 */
   uint64_t page_ns;            /* when report.html was made last */
@@ -227,6 +227,8 @@ void wr_report_page_write(weir_trainer *t, bool always); /* report.html, not mor
 void wr_metrics_put(weir_trainer *t, const wr_sample *samples, int64_t n_samples);
 void wr_metrics_close(weir_trainer *t);
 weir_status wr_append_line(const char *path, wr_str *line);
+void wr_machine_open(weir_trainer *t);
+double wr_bandwidth(const weir_trainer *t, double bytes); /* bytes a second of a working set of that size */
 weir_status wr_info_open(weir_trainer *t);
 void wr_see_memory(weir_trainer *t);
 void wr_put_json_text(wr_str *s, const char *bytes, size_t n); /* a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD */

@@ -25,6 +25,7 @@ static weir_status open_all(weir_trainer *t, const char *folder, const weir_trai
     for (size_t n = strlen(folder); n > 1 && t->folder[n - 1] == '/'; n--) t->folder[n - 1] = 0;
   }
   WR_TRY(wr_train_source_open(t));
+  wr_machine_open(t);
   WR_TRY(wr_train_weights_open(t));
   WR_TRY(wr_train_plans_open(t));
   WR_TRY(wr_info_open(t));
