@@ -160,7 +160,7 @@ static void learns_below_bigrams(void) {
   o.width = 64, o.ff = 192, o.ctx = 64, o.eval_every = 50, o.every = "100", o.lr = 5e-3;
   char *text = make_text(60000);
   const double entropy = bigram_entropy(text, 60000);
-  double tail = 0, parts = 0, total = 0;
+  double tail = 0, parts = 0, total = 0, wall = 0;
   weir_trainer *t = open_run(run, &o);
   weir_train_report r = {0};
   free(text);
@@ -172,11 +172,10 @@ static void learns_below_bigrams(void) {
     const double sum = s->data + s->copy + s->forward + s->backward + s->optimizer + s->checkpoint + s->other;
     CHECK_NEAR(sum, s->total, 0.01 * s->total);
     CHECK(s->data >= 0 && s->copy > 0 && s->forward > 0 && s->backward > 0 && s->optimizer > 0);
-    parts += sum;
     total += s->total;
+    if (!r.done) parts += sum, wall = (double)(wr_now_ns() - begin) * 1e-9; /* after the last step the report is made */
     if (r.step > 180) tail += r.loss / 20;
   }
-  const double wall = (double)(wr_now_ns() - begin) * 1e-9;
   CHECK_MSG(fabs(parts - wall) <= 0.01 * wall, "the parts of all steps are %.4f s, the wall %.4f s", parts, wall);
   CHECK_MSG(tail < 0.9 * entropy, "loss %.3f, bigram entropy %.3f", tail, entropy);
   CHECK_MSG(r.val_loss < entropy, "validation loss %.3f", r.val_loss);
@@ -252,7 +251,11 @@ static void resume_with(const char *optimizer, const char *name) {
   if (t) CHECK(weir_trainer_step(t, &r) == WEIR_OK && r.done && r.step == 20);
   weir_trainer_close(t);
 }
-static void resume_equals_undisturbed(void) { resume_with("adamw", "resume"); }
+static void resume_equals_undisturbed(void) {
+  resume_with("adamw", "resume");
+  resume_with("muon", "resume-muon");
+  resume_with("sgd", "resume-sgd");
+}
 
 static void settings_of_a_run_stay(void) {
   const char *run = path_of("stay");
@@ -363,6 +366,17 @@ static double norm_of(const wr_gguf_tensor *t) {
   return sqrt(sum);
 }
 
+static double largest_change(const wr_gguf_tensor *a, const wr_gguf_tensor *b) {
+  double most = 0;
+  for (uint64_t i = 0; i < a->n_elems; i++) {
+    float x, y;
+    memcpy(&x, a->data + 4 * i, 4);
+    memcpy(&y, b->data + 4 * i, 4);
+    most = fmax(most, fabs((double)x - (double)y));
+  }
+  return most;
+}
+
 /* Case F09: with a large decay and gradients scaled to nothing, matrices shrink, norms and biases do not change. */
 static void decays_by_kind(void) {
   static const char *const archs[] = {"llama", "gpt2"};
@@ -386,7 +400,7 @@ static void decays_by_kind(void) {
       if (table)
         CHECK_NEAR(norm_of(q), pow(0.99, 49) * norm_of(p), 1e-3 * norm_of(p));
       else
-        CHECK_MSG(memcmp(p->data, q->data, p->bytes) == 0, "%s changed", info.params[i].name);
+        CHECK_MSG(largest_change(p, q) < 1e-15, "%s changed", info.params[i].name);
       *(table ? &decayed : &kept) += 1;
     }
     CHECK(kept >= 5 && decayed >= 10);

@@ -638,14 +638,13 @@ weir_status weir_bench_ops(weir_context *ctx, const weir_machine *machine, const
   X(steps, INT, "0", 0, 9007199254740992, FREE, "", "length of the run; 0: by epochs or time, and without those 1000") \
   X(epochs, FLOAT, "0", 0, 1e9, FREE, "", "length of the run in passes over the data") \
   X(time, TIME, "0", 0, 1e9, FREE, "", "length of the run in time") \
-  X(optimizer, CHOICE, "adamw", 0, 0, FIXED, "adamw|muon|sgd", "muon: for matrices, adamw for the rest") \
-  X(lr, FLOAT, "1e-3", 0, 1e6, FIXED, "", "learning rate at its highest") \
-  X(muon_lr, FLOAT, "0.02", 0, 1e6, FIXED, "", "learning rate of matrices with muon") \
+  X(optimizer, CHOICE, "adamw", 0, 0, FIXED, "adamw|muon|sgd", "muon: for matrices of hidden layers, adamw for the rest") \
+  X(lr, FLOAT, "1e-3", 0, 1e38, FIXED, "", "learning rate at its highest") \
   X(schedule, CHOICE, "cosine", 0, 0, FIXED, "cosine|linear|wsd|constant", "of the learning rate after its warm-up") \
   X(warmup, FLOAT, "0.02", 0, 1e9, FIXED, "", "rising learning rate: steps, or below 1 a share of the run") \
   X(lr_floor, FLOAT, "0.1", 0, 1, FIXED, "", "the last learning rate, as a share of the highest") \
   X(wsd_decay, FLOAT, "0.2", 0, 1, FIXED, "", "wsd: share of the run in which the learning rate falls") \
-  X(weight_decay, FLOAT, "0.1", 0, 1e6, FIXED, "", "decoupled from the gradient, multiplied by the learning rate") \
+  X(weight_decay, FLOAT, "0.1", 0, 1e6, FIXED, "", "decoupled from the gradient (sgd: part of it), multiplied by the learning rate") \
   X(decay_kinds, TEXT, "matrix,embedding", 0, 0, FIXED, "KIND,...", "which parameters decay: matrix, embedding, norm, bias, or none") \
   X(beta1, FLOAT, "0.9", 0, 0.9999999, FIXED, "", "adamw: of the mean of gradients") \
   X(beta2, FLOAT, "0.95", 0, 0.9999999, FIXED, "", "adamw: of the mean of their squares") \

@@ -1,7 +1,7 @@
 /* guard.c: does a step deserve to change the weights? Owns the finding of what is not finite, by name, and of spikes.
  *
- * A loss or gradient that is not finite makes the norm of all gradients so, hence two numbers tell. Only then are the weights and
- * the gradients looked through, in the order in which the forward pass uses the parameters.
+ * A loss or gradient that is not finite makes the norm of all gradients so, hence two numbers tell. Only then are the weights
+ * looked through, and the gradients' own norms, in the order in which the forward pass uses the parameters.
  *
  * A spike is a loss above `spike` times the running mean (factor 0.95 a step, at least 20 losses old). A loss counts for the mean
  * with at most what would be a spike, so that a run that stays high is not one spike for ever.
@@ -55,8 +55,10 @@ const char *wr_weights_not_finite(weir_trainer *t) {
 }
 
 static const char *gradient_not_finite(weir_trainer *t) {
+  double squares;
   for (int i = 0; i < t->n_slots; i++)
-    if (!finite_part(wr_grad_host(t, i), t->slots[i].bytes / sizeof(float))) return t->slots[i].name;
+    if (wr_plan_read(&t->norm.plan, t->squares[i], 0, &squares, sizeof squares) == WEIR_OK && !isfinite(squares))
+      return t->slots[i].name;
   return NULL;
 }
 

@@ -35,8 +35,8 @@ double wr_bandwidth(const weir_trainer *t, double bytes) {
 
 static void predict(weir_trainer *t) {
   if (!(t->peak_flop_s > 0)) return;
-  t->predicted_s = (double)t->set.o.accumulate * stage_seconds(t, &t->micro) + stage_seconds(t, &t->norm);
-  for (size_t r = 0; r < WR_ARRAY_LEN(t->rules); r++) t->predicted_s += stage_seconds(t, &t->rules[r]);
+  t->predicted_s =
+      (double)t->set.o.accumulate * stage_seconds(t, &t->micro) + stage_seconds(t, &t->norm) + stage_seconds(t, &t->rules);
 }
 
 void wr_machine_open(weir_trainer *t) {
@@ -145,15 +145,13 @@ void weir_trainer_get_info(const weir_trainer *t, weir_trainer_info *out) {
 }
 
 size_t weir_trainer_why(const weir_trainer *t, char *out, size_t cap) {
-  static const char *const names[] = {"adamw", "muon", "sgd"};
   wr_str s = {0};
   wr_str_puts(&s, "a micro-step:\n");
   wr_plan_why(&t->micro.plan, &s);
-  for (size_t r = 0; r < WR_ARRAY_LEN(t->rules); r++) {
-    if (!t->rules[r].made) continue;
-    wr_str_printf(&s, "%s:\n", names[r]);
-    wr_plan_why(&t->rules[r].plan, &s);
-  }
+  wr_str_puts(&s, "the norm of the gradients:\n");
+  wr_plan_why(&t->norm.plan, &s);
+  wr_str_puts(&s, "the optimiser:\n");
+  wr_plan_why(&t->rules.plan, &s);
   const size_t n = s.oom ? 0 : s.len;
   if (cap) {
     const size_t k = WR_MIN(n, cap - 1);

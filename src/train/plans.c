@@ -1,10 +1,7 @@
 /* plans.c: the programs of a step, bound to the trainer's memory, and what their instructions only move.
  *
  *   micro   B samples forward and backward           valid   forward alone; it shares micro's activations
- *   norm    sum of squares of all gradients          rules   an optimiser's step for the parameters that have it
- *
- * norm and rules see weights, moments and gradients as flat rows of the bytes that they are, whatever their layout: padding is zero in
- * all of them and stays so.
+ *   norm    sum of squares of each gradient          rules   the optimiser's step of each parameter
  */
 #include "ops/ops.h"
 #include "train/train.h"
@@ -84,47 +81,54 @@ static weir_status build_pass(weir_trainer *t, wr_stage *s, wr_train_io *io, wr_
   return make_stage(t, s, arena);
 }
 
-/* A value over the bytes of slot i, bound; `name` before the parameter's. */
-static int flat(wr_program *p, wr_kind kind, const wr_slot *slot, const char *prefix, const wr_buf *buf, size_t at) {
+/* A value like slot i's weight, bound; `prefix` before the parameter's name. */
+static int like(wr_program *p, wr_kind kind, const wr_slot *slot, const char *prefix, const wr_buf *buf, size_t at) {
   char name[96];
   snprintf(name, sizeof name, "%s%s", prefix, slot->name);
-  const int v = wr_value_1d(p, kind, name, WR_F32, (int64_t)(slot->bytes / sizeof(float)));
+  const int v = wr_value_new(p, kind, name, &slot->t);
   wr_bind(p, v, buf, at);
   return v;
 }
 
-static int flat_grad(weir_trainer *t, wr_program *p, int i) {
+static int gradient(weir_trainer *t, wr_program *p, int i) {
   const wr_program *micro = &t->micro.program;
   const wr_value *grad = &micro->values[micro->values[t->io.params[i].value].grad];
-  if (t->grads.addr) return flat(p, WR_STATE, &t->slots[i], "grad.", &t->grads, t->slots[i].at);
-  return flat(p, WR_STATE, &t->slots[i], "grad.", &t->micro.plan.arena, grad->offset);
+  if (t->grads.addr) return like(p, WR_STATE, &t->slots[i], "grad.", &t->grads, t->slots[i].at);
+  return like(p, WR_STATE, &t->slots[i], "grad.", &t->micro.plan.arena, grad->offset);
 }
 
-static weir_status build_rule(weir_trainer *t, wr_rule_kind rule) {
-  const weir_train_options *o = &t->set.o;
-  wr_stage *s = &t->rules[rule];
-  int n = 0;
-  wr_program_init(&s->program);
+static weir_status build_norm(weir_trainer *t) {
+  wr_program *p = &t->norm.program;
+  t->squares = wr_arena_alloc(&t->arena, (size_t)t->n_slots * sizeof *t->squares);
+  if (!t->squares) return wr_fail_nomem((size_t)t->n_slots * sizeof *t->squares, "the norms of a step");
+  wr_program_init(p);
   for (int i = 0; i < t->n_slots; i++) {
-    const wr_slot *slot = &t->slots[i];
-    if (slot->rule != rule) continue;
-    const int param = flat(&s->program, WR_PARAM, slot, "", &t->weights, slot->at);
-    const int grad = flat_grad(t, &s->program, i);
-    const int m = flat(&s->program, WR_STATE, slot, "m.", &t->moments, slot->m_at);
-    const int v = slot->v_at == SIZE_MAX ? WR_NONE : flat(&s->program, WR_STATE, slot, "v.", &t->moments, slot->v_at);
-    const double decay = slot->decays ? o->weight_decay : 0;
-    wr_adamw(&s->program, param, grad, m, v, &(wr_adamw_params){o->beta1, o->beta2, o->eps, decay});
-    n++;
+    t->squares[i] = wr_sumsq(p, gradient(t, p, i));
+    wr_mark_output(p, t->squares[i]);
   }
-  if (n) return make_stage(t, s, NULL);
-  wr_program_free(&s->program);
-  return WEIR_OK;
+  return make_stage(t, &t->norm, NULL);
 }
 
-void *wr_grad_host(weir_trainer *t, int i) {
-  wr_device *d = t->ctx->device;
-  if (t->grads.addr) return (char *)d->api->host(d, &t->grads) + t->slots[i].at;
-  return wr_plan_host(&t->micro.plan, t->micro.program.values[t->io.params[i].value].grad);
+static void emit_rule(weir_trainer *t, wr_program *p, int i) {
+  const weir_train_options *o = &t->set.o;
+  const wr_slot *slot = &t->slots[i];
+  const double decay = slot->decays ? o->weight_decay : 0;
+  const int param = like(p, WR_PARAM, slot, "", &t->weights, slot->at), grad = gradient(t, p, i);
+  const int m = like(p, WR_STATE, slot, "m.", &t->moments, slot->m_at);
+  if (slot->rule == WR_RULE_MUON) {
+    wr_muon(p, param, grad, m, &(wr_muon_params){.momentum = o->momentum, .weight_decay = decay});
+  } else if (slot->rule == WR_RULE_SGD) {
+    wr_sgd(p, param, grad, m, &(wr_sgd_params){.momentum = o->momentum, .weight_decay = decay});
+  } else {
+    const int v = like(p, WR_STATE, slot, "v.", &t->moments, slot->v_at);
+    wr_adamw(p, param, grad, m, v, &(wr_adamw_params){o->beta1, o->beta2, o->eps, decay});
+  }
+}
+
+static weir_status build_rules(weir_trainer *t) {
+  wr_program_init(&t->rules.program);
+  for (int i = 0; i < t->n_slots; i++) emit_rule(t, &t->rules.program, i);
+  return make_stage(t, &t->rules, NULL);
 }
 
 /* ----------------------------------------------------------------------------------------------------------------- choosing */
@@ -158,19 +162,17 @@ static weir_status choose_remat(weir_trainer *t) {
 weir_status wr_train_plans_open(weir_trainer *t) {
   WR_TRY(choose_remat(t));
   WR_TRY(build_pass(t, &t->valid, &t->valid_io, WR_REMAT_NONE, true, &t->micro.plan.arena));
-  uint64_t h = t->micro.plan.fingerprint;
-  for (int r = 0; r < (int)WR_ARRAY_LEN(t->rules); r++) {
-    WR_TRY(build_rule(t, (wr_rule_kind)r));
-    h = wr_hash64(&t->rules[r].plan.fingerprint, sizeof h, h);
-  }
+  WR_TRY(build_norm(t));
+  WR_TRY(build_rules(t));
+  const uint64_t prints[] = {t->micro.plan.fingerprint, t->norm.plan.fingerprint, t->rules.plan.fingerprint};
   const int threads = t->ctx->device->n_threads;
-  t->fingerprint = wr_hash64(&threads, sizeof threads, h);
+  t->fingerprint = wr_hash64(prints, sizeof prints, (uint64_t)threads);
   return WEIR_OK;
 }
 
 void wr_train_plans_close(weir_trainer *t) {
   free_stage(t, &t->valid);
   free_stage(t, &t->norm);
-  for (size_t r = 0; r < WR_ARRAY_LEN(t->rules); r++) free_stage(t, &t->rules[r]);
+  free_stage(t, &t->rules);
   free_stage(t, &t->micro);
 }

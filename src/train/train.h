@@ -127,9 +127,9 @@ struct weir_trainer {
   wr_layout layout;
   wr_remat remat;
 
-  wr_stage micro, valid, norm, rules[3]; /* rules: by wr_rule_kind; only those that some parameter has */
+  wr_stage micro, valid, norm, rules;
   wr_train_io io, valid_io;
-  int norm_value;
+  int *squares;                /* [n_slots] values of `norm`: the sum of squares of each gradient */
   uint64_t fingerprint;
 
   wr_progress now;
@@ -178,7 +178,6 @@ void wr_train_weights_close(weir_trainer *t);
 weir_status wr_train_plans_open(weir_trainer *t);
 void wr_train_plans_close(weir_trainer *t);
 weir_status wr_stage_run(weir_trainer *t, wr_stage *s, wr_part before, wr_part after); /* and its time is divided */
-void *wr_grad_host(weir_trainer *t, int slot);        /* a parameter's gradient after the micro-steps */
 extern const char *const wr_remat_names[];            /* by wr_remat */
 
 weir_status wr_train_source_open(weir_trainer *t);    /* data and tokenizer; `vocab` of spec is decided here */

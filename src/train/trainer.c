@@ -115,15 +115,13 @@ static weir_status micro_steps(weir_trainer *t, int64_t n, double *loss) {
 }
 
 static weir_status gradient_norm(weir_trainer *t, double *norm) {
-  double squares = 0;
+  double sum = 0, squares;
+  WR_TRY(wr_stage_run(t, &t->norm, WR_PART_OPTIMIZER, WR_PART_OPTIMIZER));
   for (int i = 0; i < t->n_slots; i++) {
-    const float *g = wr_grad_host(t, i);
-    double s[8] = {0};
-    for (size_t k = 0; k < t->slots[i].bytes / 4; k++) s[k % 8] += (double)g[k] * (double)g[k];
-    for (int k = 0; k < 8; k++) squares += s[k];
+    WR_TRY(wr_plan_read(&t->norm.plan, t->squares[i], 0, &squares, sizeof squares));
+    sum += squares;
   }
-  wr_lap(&t->clock, WR_PART_OPTIMIZER, "norm");
-  *norm = sqrt(squares);
+  *norm = sqrt(sum);
   return WEIR_OK;
 }
 
@@ -143,15 +141,11 @@ static weir_status optimise(weir_trainer *t, double factor, double norm) {
     wr_count_copy(&t->clock, "checkpoint", 2 * (double)aside);
     wr_lap(&t->clock, WR_PART_CHECKPOINT, "copy aside");
   }
-  t->now.applied++;
-  for (int r = 0; r < (int)WR_ARRAY_LEN(t->rules); r++) {
-    if (!t->rules[r].made) continue;
-    wr_regs *regs = t->rules[r].plan.regs_host;
-    regs->step = t->now.applied;
-    regs->lr = (float)(factor * (r == WR_RULE_MUON ? o->muon_lr : o->lr));
-    regs->grad_scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / norm) : 1;
-    WR_TRY(wr_stage_run(t, &t->rules[r], WR_PART_OPTIMIZER, WR_PART_OPTIMIZER));
-  }
+  wr_regs *regs = t->rules.plan.regs_host;
+  regs->step = ++t->now.applied;
+  regs->lr = (float)(factor * o->lr);
+  regs->grad_scale = o->clip > 0 && norm > o->clip ? (float)(o->clip / norm) : 1;
+  WR_TRY(wr_stage_run(t, &t->rules, WR_PART_OPTIMIZER, WR_PART_OPTIMIZER));
   t->val_at_step = NAN;
   return WEIR_OK;
 }
