@@ -339,8 +339,8 @@ void wr_train_step_done(wr_train_show *show, const weir_train_report *r) {
     json_step(r);
     return;
   }
-  if (r->step_tok == 0) {
-    wr_train_note(show, "the run has its length already: step %lld was its last", (long long)r->step);
+  if (r->step_tok == 0) { /* no step was left to make */
+    if (show->loss.n == 0) wr_train_note(show, "the run has its length already: step %lld was its last", (long long)r->step);
     return;
   }
   wr_curve_add(&show->loss, (double)r->step, r->loss);
