@@ -3,7 +3,7 @@
  *   to[r][lane] = from[r][lane] + sum_i a[r][i] b[i][lane]        i ascending, one fused product after another
  *
  * b comes in panels of sixteen lanes, [n][16], as layout pack16 has the weights of a group of outputs; what must be turned to be so is
- * packed into panels, a part that fits the caches at a time. Where both are read across (sums over rows), b is read in plain rows too.
+ * packed into panels, a part that fits the caches at a time. Columns of plain rows are panels whose rows lie far apart.
  * a is never packed: its elements are broadcast from where they are.
  * A tile is a few rows of a against one or two panels, as many sums as the registers hold.
  *
@@ -30,7 +30,7 @@ typedef struct wr_gemm {
   const float *a;
   int64_t a_row, a_step; /* from one row to the next, from one i to the next; one of them is 1 */
   const float *b;
-  int64_t b_step, b_panel; /* from one i to the next (16: panels), from a panel to the next */
+  int64_t b_step, b_panel; /* from one i to the next, from a panel to the next */
   int64_t n;             /* summands */
   const float *from;     /* NULL: sums start from zero */
   int64_t from_row, from_panel;
@@ -51,7 +51,7 @@ WR_INLINE void wr_gemm_store(float *p, v16 a, int lanes) {
     v16_store_n(p, a, lanes);
 }
 
-/* One tile. across: the rows of a lie next to each other (a_row 1), else its columns do (a_step 1) and b has panels. */
+/* One tile. across: the rows of a lie next to each other (a_row 1), else its columns do (a_step 1). */
 WR_INLINE void wr_gemm_tile(const int R, const int V, const bool across, const wr_gemm *g) {
   v16 acc[WR_GEMM_ROWS][WR_GEMM_PANELS];
 #pragma GCC unroll 8
@@ -65,7 +65,7 @@ WR_INLINE void wr_gemm_tile(const int R, const int V, const bool across, const w
       for (int v = 0; v < V; v++)
         acc[r][v] = wr_gemm_load(g->from + r * g->from_row + v * g->from_panel, v == V - 1 ? g->lanes : 16);
   }
-  const int64_t row = across ? 1 : g->a_row, step = across ? g->a_step : 1, b_step = across ? g->b_step : 16;
+  const int64_t row = across ? 1 : g->a_row, step = across ? g->a_step : 1, b_step = g->b_step;
   const float *b[WR_GEMM_PANELS], *a[(WR_GEMM_ROWS + 2) / 3]; /* three rows a pointer: addresses are base + 0, 1, 2 rows */
 #pragma GCC unroll 3
   for (int v = 0; v < V; v++) b[v] = g->b + v * g->b_panel;
@@ -124,10 +124,11 @@ static wr_gemm_fn *const wr_gemm_tiles[WR_GEMM_PANELS][WR_GEMM_ROWS][2] = {{WR_G
 
 /* All tiles of `rows` rows against `panels` panels, of which the last has g->lanes lanes. The panels of a tile stay in the first-level
  * cache over all rows. */
-static void wr_gemm_block(const wr_gemm *g, int64_t rows, int64_t panels) {
+static __attribute__((unused)) void wr_gemm_block(const wr_gemm *g, int64_t rows, int64_t panels) {
   const int across = g->a_row == 1 && g->a_step != 1;
-  for (int64_t p = 0; p < panels; p += WR_GEMM_PANELS) {
-    const int V = (int)WR_MIN(panels - p, (int64_t)WR_GEMM_PANELS);
+  for (int64_t p = 0; p < panels;) {
+    /* one more than a tile has: two and two */
+    const int V = (int)(panels - p == WR_GEMM_PANELS + 1 ? (WR_GEMM_PANELS + 1) / 2 : WR_MIN(panels - p, (int64_t)WR_GEMM_PANELS));
     for (int64_t r = 0; r < rows; r += WR_GEMM_ROWS) {
       const int R = (int)WR_MIN(rows - r, (int64_t)WR_GEMM_ROWS);
       wr_gemm t = *g;
@@ -140,6 +141,7 @@ static void wr_gemm_block(const wr_gemm *g, int64_t rows, int64_t panels) {
       if (p + V < panels) t.lanes = 16;
       wr_gemm_tiles[V - 1][R - 1][across](&t);
     }
+    p += V;
   }
 }
 
@@ -210,7 +212,7 @@ WR_INLINE void wr_turn16(const float *from, int64_t from_step, float *to, int64_
 
 /* Columns of a pack16 matrix as panels: to[p][n][lane] = w[n][k + 16 p + lane] for n groups of rows, from the group at w, `stride` floats
  * from one to the next; lanes past K become zero. */
-static void wr_gemm_pack_turned(const float *w, int64_t stride, int64_t groups, int64_t k, int64_t K, int64_t panels, float *to) {
+static __attribute__((unused)) void wr_gemm_pack_turned(const float *w, int64_t stride, int64_t groups, int64_t k, int64_t K, int64_t panels, float *to) {
   for (int64_t p = 0; p < panels; p++, k += 16)
     for (int64_t g = 0; g < groups; g++, to += 256) {
       const float *from = w + g * stride + 16 * k;

@@ -30,14 +30,18 @@ static size_t paged_scratch(const wr_call *c, int n_threads) {
   return sizeof(float) * (size_t)((rows * splits + n_threads) * q->ext[1] * (vc->ext[3] + 2));
 }
 
+static size_t room_scratch(const wr_arg *q, const wr_arg *k, const wr_arg *v, int n_threads) {
+  return (size_t)n_threads * wr_attn_room_of(NULL, 0, q->ext[2], v->ext[2], q->ext[1] / k->ext[1]).bytes;
+}
 static size_t train_scratch(const wr_call *c, int n_threads) {
-  return sizeof(float) * (size_t)(n_threads * c->args[ATTN_Q].ext[2] * WR_KV_PAGE);
+  wr_call view;
+  c = wr_attn_apart(c, &view);
+  return room_scratch(&c->args[ATTN_Q], &c->args[ATTN_K], &c->args[ATTN_V], n_threads);
 }
 static size_t bwd_scratch(const wr_call *c, int n_threads) {
   wr_call view;
   c = wr_attn_bwd_apart(c, &view);
-  const wr_arg *q = &c->args[ATTN_BWD_Q];
-  return (size_t)n_threads * wr_attn_bwd_scratch(q->ext[2], c->args[ATTN_BWD_V].ext[2], q->ext[1] / c->args[ATTN_BWD_K].ext[1]);
+  return room_scratch(&c->args[ATTN_BWD_Q], &c->args[ATTN_BWD_K], &c->args[ATTN_BWD_V], n_threads);
 }
 
 #define WR_ROWS_FILE "ops/attention/attention.def"

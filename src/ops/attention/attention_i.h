@@ -57,11 +57,27 @@ static inline int64_t wr_attn_first(const wr_attention_params *p, const wr_arg *
   return from;
 }
 
-/* Training form on the CPU: rows that share a turned tile of keys; scratch bytes of one thread of the gradient (turned tiles
- * of k, v, dk and dv, and a block's dq). */
-enum { WR_ATTN_BLOCK = 32 };
-static inline size_t wr_attn_bwd_scratch(int64_t Dqk, int64_t Dv, int64_t group) {
-  return sizeof(float) * (size_t)(2 * (Dqk + Dv) * WR_KV_PAGE + WR_ATTN_BLOCK * group * Dqk);
+/* Training form on the CPU: keys that are taken together; rows of a forward unit, of a block of the gradient, and of a strip of
+ * either; floats from a strip's line to the next, which no cache maps to one place. Each divides the one before. */
+enum { WR_ATTN_KEYS = 256, WR_ATTN_ROWS = 256, WR_ATTN_BLOCK = 128, WR_ATTN_STRIP = 32, WR_ATTN_LINE = WR_ATTN_KEYS + 16 };
+/* A thread's scratch. Panels of a block of keys, turned, and plain where heads are no whole panels; the same of a block of rows; lines of
+ * p and ds; of each query head and row the maximum and the sum so far. The gradient has no use for the last two. */
+typedef struct wr_attn_room {
+  float *k, *v, *k_plain, *q, *dy, *p, *ds, *max, *total;
+  size_t bytes;
+} wr_attn_room;
+static inline wr_attn_room wr_attn_room_of(void *scratch, int tid, int64_t Dqk, int64_t Dv, int64_t group) {
+  const int64_t Q = (Dqk + 15) / 16 * 16, V = (Dv + 15) / 16 * 16;
+  const int64_t sizes[] = {WR_ATTN_KEYS * Q, WR_ATTN_KEYS * V, WR_ATTN_KEYS * Q, WR_ATTN_BLOCK * Q, WR_ATTN_BLOCK * V,
+                           WR_ATTN_BLOCK * WR_ATTN_LINE, WR_ATTN_BLOCK * WR_ATTN_LINE, group * WR_ATTN_ROWS, group * WR_ATTN_ROWS};
+  int64_t at[10] = {0};
+  for (int i = 0; i < 9; i++) at[i + 1] = at[i] + sizes[i];
+  wr_attn_room r = {.bytes = (size_t)at[9] * sizeof(float)};
+  if (!scratch) return r;
+  float *mine = (float *)scratch + tid * at[9];
+  float **const parts[] = {&r.k, &r.v, &r.k_plain, &r.q, &r.dy, &r.p, &r.ds, &r.max, &r.total};
+  for (int i = 0; i < 9; i++) *parts[i] = mine + at[i];
+  return r;
 }
 
 /* A row's positions are attended to in splits of this many pages, each from nothing, merged in ascending order: so few rows

@@ -1,10 +1,12 @@
 /* Attention over whole sequences and its gradient on the CPU, FP32, compiled once for each instruction set; the same bits
  * from each.
  *
- * No T x T anywhere: keys are taken in tiles of 32 positions at absolute places, turned so that positions are lanes, and
- * scores are computed again in the gradient. A unit of work is, for y and dq: a sequence, a key head and BLOCK rows, over all
- * tiles they attend to; for dk and dv: a sequence, a key head and a tile, over all rows that attend to it. In either a sum
- * runs in one fixed order (tiles ascending; or rows ascending, heads within a row), so results depend on neither threads nor
+ * No T x T anywhere: keys are taken in blocks of KEYS at absolute places, rows in blocks too, and all products are those of
+ * ops/gemm_i.h. A unit of work is, forward, a sequence, a key head and ROWS rows; backward, a sequence and a key head.
+ *   forward   scores = q k^T, with k turned into panels; softmax carried on from block to block; y += p v
+ *   backward  scores again and dp = dy v^T; p = e^(s - lse), ds = p (dp - dy . y) scale; dq += ds k, dk += ds^T q, dv += p^T dy
+ * Rows go in strips of STRIP, each against the panels that any of its rows attends to; what a row does not attend to is zero in p
+ * and ds. Sums run in one fixed order (dq: keys ascending; dk, dv: heads, rows ascending), so results depend on neither threads nor
  * batch.
  */
 #include <math.h>
@@ -14,113 +16,209 @@
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_i.h"
 #include "ops/attention/attention_page_i.h"
-#include "ops/simd_i.h"
+#include "ops/gemm_i.h"
 
 WR_ROW_FN(WR_KERNEL(attention_f32_cpu));
 WR_ROW_FN(WR_KERNEL(attention_bwd_f32_cpu));
 
-enum { P = WR_KV_PAGE, BLOCK = WR_ATTN_BLOCK, TOGETHER = 4 };
+enum { KEYS = WR_ATTN_KEYS, ROWS = WR_ATTN_ROWS, STRIP = WR_ATTN_STRIP, LINE = WR_ATTN_LINE };
 
-/* 32 rows of n elements, turned: to[d][place]. Places past `rows` become zero. */
-static void turn(const wr_arg *a, int64_t row, int rows, int64_t col, int64_t n, float *to) {
-  for (int i = 0; i < P; i++) {
-    const float *from = i < rows ? wr_arg_f32(a, row + i) + col : NULL;
-    for (int64_t d = 0; d < n; d++) to[d * P + i] = from ? from[d] : 0;
-  }
+/* -------------------------------------------------------------------------------------------------------------------- panels */
+
+/* Sixteen columns each of some rows of an argument: where a panel's rows begin, and the steps between rows and panels. */
+typedef struct panels {
+  const float *at;
+  int64_t step, panel;
+} panels;
+
+static int64_t step_of(const wr_arg *a) { return a->stride_bytes / (int64_t)sizeof(float); }
+static int64_t whole(int64_t n) { return (n + 15) / 16 * 16; }
+
+/* Columns [col, col + n) of `rows` rows as they lie; the last panel in `room`, with zeros, where it is not a whole one. */
+static panels plain_panels(const wr_arg *a, int64_t row, int64_t rows, int64_t col, int64_t n, float *room) {
+  if (n % 16 == 0) return (panels){wr_arg_f32(a, row) + col, step_of(a), 16};
+  for (int64_t p = 0; p < n; p += 16)
+    for (int64_t i = 0; i < rows; i++)
+      v16_store(room + (p * rows + i * 16), v16_load_n(wr_arg_f32(a, row + i) + col + p, part(n - p)));
+  return (panels){room, 16, rows * 16};
 }
 
-static int tile_rows(const wr_attention_params *p, int64_t at) { return p->T - at < P ? (int)(p->T - at) : P; }
-
-/* The first position that any row of a block attends to. */
-static int64_t first_of_block(const wr_attention_params *p, const wr_arg *first, int64_t b0, int64_t t0, int64_t t1) {
-  int64_t least = wr_attn_first(p, first, b0, t0);
-  for (int64_t t = t0 + 1; t < t1 && least > 0; t++) least = WR_MIN(least, wr_attn_first(p, first, b0, t));
-  return least;
+/* Rows become lanes: to[rows / 16][d][16]; lanes past the last row are zero. */
+static panels turned_panels(const wr_arg *a, int64_t row, int64_t rows, int64_t col, int64_t n, float *to) {
+  for (int64_t r = 0; r < rows; r += 16)
+    for (int64_t d = 0; d < n; d += 16) {
+      float *out = to + r * n + d * 16;
+      const float *from = wr_arg_f32(a, row + r) + col + d;
+      if (rows - r >= 16 && n - d >= 16) {
+        wr_turn16(from, step_of(a), out, 16);
+        continue;
+      }
+      float padded[256] = {0}, square[256];
+      for (int64_t i = 0; i < WR_MIN(rows - r, (int64_t)16); i++)
+        v16_store(padded + 16 * i, v16_load_n(from + i * step_of(a), part(n - d)));
+      wr_turn16(padded, 16, square, 16);
+      memcpy(out, square, (size_t)WR_MIN(n - d, (int64_t)16) * 64);
+    }
+  return (panels){to, 16, n * 16};
 }
+
+/* to[r][lane] (+)= sum over n of a[r] b, rows along a_step 1. */
+static void multiply(const float *a, int64_t a_row, int64_t rows, panels b, int64_t n, float *to, int64_t to_row,
+                     int64_t columns, bool add) {
+  const int64_t count = (columns + 15) / 16;
+  const wr_gemm g = {.a = a,
+                     .a_row = a_row,
+                     .a_step = 1,
+                     .b = b.at,
+                     .b_step = b.step,
+                     .b_panel = b.panel,
+                     .n = n,
+                     .from = add ? to : NULL,
+                     .from_row = to_row,
+                     .from_panel = 16,
+                     .to = to,
+                     .to_row = to_row,
+                     .to_panel = 16,
+                     .lanes = (int)(columns - 16 * (count - 1))};
+  wr_gemm_block(&g, rows, count);
+}
+
+/* to[r][lane] (+)= sum over rows of a, whose columns are the rows of `to`. */
+static void multiply_turned(const float *a, int64_t a_step, int64_t rows, panels b, int64_t n, float *to, int64_t to_row,
+                            int64_t columns, bool add) {
+  const int64_t count = (columns + 15) / 16;
+  const wr_gemm g = {.a = a,
+                     .a_row = 1,
+                     .a_step = a_step,
+                     .b = b.at,
+                     .b_step = b.step,
+                     .b_panel = b.panel,
+                     .n = n,
+                     .from = add ? to : NULL,
+                     .from_row = to_row,
+                     .from_panel = 16,
+                     .to = to,
+                     .to_row = to_row,
+                     .to_panel = 16,
+                     .lanes = (int)(columns - 16 * (count - 1))};
+  wr_gemm_block(&g, rows, count);
+}
+
+/* --------------------------------------------------------------------------------------------------------------------- strips */
+
+/* Rows [t0, t1) of a sequence and the keys [lo, hi) of the block at k0 that any of them attends to; lo and hi are whole panels, counted
+ * from k0. least: the first position that any of the rows attends to. */
+typedef struct strip {
+  int64_t t0, t1, least, k0, lo, hi;
+} strip;
+
 static int64_t past_of(const wr_attention_params *p, int64_t t) { return p->bidirectional ? p->T : t + 1; }
 
-/* ---------------------------------------------------------------------------------------------------------------- forward */
-
-typedef struct unit {
-  int64_t b0, kv, t0, t1;
-} unit; /* first row of the sequence; key head; rows of the block */
-
-static unit unit_of(const wr_attention_params *p, int64_t Nkv, int64_t u) {
-  int64_t blocks = (p->T + BLOCK - 1) / BLOCK, block = u % blocks, t1 = (block + 1) * BLOCK;
-  return (unit){u / blocks / Nkv * p->T, u / blocks % Nkv, block * BLOCK, WR_MIN(t1, p->T)};
+static strip strip_of(const wr_attention_params *p, const wr_arg *first, int64_t b0, int64_t t0, int64_t k0) {
+  strip s = {.t0 = t0, .t1 = WR_MIN(t0 + STRIP, p->T), .k0 = k0};
+  s.least = wr_attn_first(p, first, b0, t0);
+  for (int64_t t = t0 + 1; t < s.t1 && s.least > 0; t++) s.least = WR_MIN(s.least, wr_attn_first(p, first, b0, t));
+  s.lo = WR_MAX(s.least - k0, (int64_t)0) / 16 * 16;
+  s.hi = whole(WR_MIN(past_of(p, s.t1 - 1) - k0, (int64_t)KEYS));
+  return s;
 }
 
-static void attend_tile(const target *t, const float *k, const float *v, int64_t at, sums *out, int g) {
-  switch (g) {
-  case 1: attend_page(t, k, v, at, out, 1, false); break;
-  case 2: attend_page(t, k, v, at, out, 2, false); break;
-  case 3: attend_page(t, k, v, at, out, 3, false); break;
-  default: attend_page(t, k, v, at, out, TOGETHER, false); break;
+/* Keys of the strip that are there. */
+static int64_t keys_of(const wr_attention_params *p, const strip *s) { return WR_MIN(s->hi, p->T - s->k0) - s->lo; }
+
+static void zero(float *rows, int64_t n, int64_t columns) {
+  for (int64_t r = 0; r < n; r++) memset(rows + r * LINE, 0, (size_t)columns * sizeof *rows);
+}
+
+/* -------------------------------------------------------------------------------------------------------------------- forward */
+
+/* Scores of a row become e^(s - max). Returns what sums so far are to be multiplied with. */
+static float soften(const wr_attention_params *p, const strip *s, int64_t first, int64_t t, float *score, float *max,
+                    float *total) {
+  const int64_t past = past_of(p, t);
+  const v16 scale = v16_set1(p->scale);
+  if (past <= s->k0 + s->lo || first >= s->k0 + s->hi) {
+    memset(score + s->lo, 0, (size_t)(s->hi - s->lo) * sizeof *score);
+    return 1;
   }
+  v16 most = v16_set1(*max);
+  for (int64_t k = s->lo; k < s->hi; k += 16) {
+    const v16 x = only_allowed(v16_mul(v16_load(score + k), scale), s->k0 + k, first, past);
+    v16_store(score + k, x);
+    most = v16_max(most, x);
+  }
+  const float now = v16_hmax(most), before = *max;
+  v16 sum = v16_zero();
+  for (int64_t k = s->lo; k < s->hi; k += 16) {
+    const v16 x = v16_exp(v16_sub(v16_load(score + k), v16_set1(now)));
+    v16_store(score + k, x);
+    sum = v16_add(sum, x);
+  }
+  float keep[WR_LANES];
+  v16_store(keep, v16_exp(v16_set1(before - now)));
+  *max = now;
+  *total = *total * keep[0] + v16_sum(sum);
+  return keep[0];
 }
 
-/* The query heads [h, h + g) of one block. */
-static void forward_block(const wr_call *c, const unit *u, int64_t h, int g, float *turned, float (*max)[TOGETHER],
-                          float (*total)[TOGETHER]) {
-  const wr_arg *q = &c->args[ATTN_Q], *k = &c->args[ATTN_K], *v = &c->args[ATTN_V], *y = &c->args[ATTN_Y],
-               *lse = &c->args[ATTN_LSE];
+static void forward_strip(const wr_call *c, int64_t b0, int64_t h, const strip *s, panels k, panels v, float *scores,
+                          float *max, float *total) {
   const wr_attention_params *p = c->params;
-  int64_t Dqk = q->ext[2], Dv = v->ext[2];
-  for (int64_t t = u->t0; t < u->t1; t++) {
-    memset(wr_arg_f32(y, u->b0 + t) + h * Dv, 0, (size_t)(g * Dv) * sizeof(float));
-    for (int i = 0; i < g; i++) max[t - u->t0][i] = -INFINITY, total[t - u->t0][i] = 0;
+  const wr_arg *q = &c->args[ATTN_Q], *y = &c->args[ATTN_Y];
+  const int64_t Dqk = q->ext[2], Dv = y->ext[2], rows = s->t1 - s->t0;
+  const bool begins = s->least >= s->k0;
+  k.at += s->lo / 16 * k.panel;
+  v.at += s->lo * v.step;
+  multiply(wr_arg_f32(q, b0 + s->t0) + h * Dqk, step_of(q), rows, k, Dqk, scores + s->lo, LINE, s->hi - s->lo, false);
+  for (int64_t t = s->t0, r = 0; t < s->t1; t++, r++) {
+    if (begins) max[r] = -INFINITY, total[r] = 0;
+    const float keep = soften(p, s, wr_attn_first(p, &c->args[ATTN_FIRST], b0, t), t, scores + r * LINE, &max[r], &total[r]);
+    float *row = wr_arg_f32(y, b0 + t) + h * Dv;
+    for (int64_t d = 0; d < Dv && !begins && keep != 1; d += 16)
+      v16_store_n(row + d, v16_mul(v16_load_n(row + d, part(Dv - d)), v16_set1(keep)), part(Dv - d));
   }
-  const wr_arg *first = &c->args[ATTN_FIRST];
-  int64_t end = past_of(p, u->t1 - 1);
-  for (int64_t at = first_of_block(p, first, u->b0, u->t0, u->t1) / P * P; at < end; at += P) {
-    turn(k, u->b0 + at, tile_rows(p, at), u->kv * Dqk, Dqk, turned);
-    const float *values = wr_arg_f32(v, u->b0 + at) + u->kv * Dv;
-    for (int64_t t = u->t0; t < u->t1; t++) {
-      target one = {.q = wr_arg_f32(q, u->b0 + t) + h * Dqk,
-                    .kv_head = u->kv,
-                    .first = wr_attn_first(p, first, u->b0, t),
-                    .past = past_of(p, t),
-                    .Dqk = Dqk,
-                    .Dv = Dv,
-                    .v_stride = v->stride_bytes / (int64_t)sizeof(float),
-                    .scale = p->scale};
-      sums out = {wr_arg_f32(y, u->b0 + t) + h * Dv, max[t - u->t0], total[t - u->t0]};
-      if (one.past > at && one.first < at + P) attend_tile(&one, turned, values, at, &out, g);
-    }
-  }
-  for (int64_t t = u->t0; t < u->t1; t++)
-    for (int i = 0; i < g; i++) {
-      float *row = wr_arg_f32(y, u->b0 + t) + (h + i) * Dv, sum = total[t - u->t0][i];
-      for (int64_t d = 0; d < Dv; d += WR_LANES) {
-        int n = part(Dv - d);
-        v16_store_n(row + d, v16_div(v16_load_n(row + d, n), v16_set1(sum)), n);
-      }
-      if (lse->data) wr_arg_f32(lse, u->b0 + t)[h + i] = max[t - u->t0][i] + (float)log((double)sum);
-    }
+  multiply(scores + s->lo, LINE, rows, v, keys_of(p, s), wr_arg_f32(y, b0 + s->t0) + h * Dv, step_of(y), Dv, !begins);
+}
+
+static void finish(const wr_call *c, int64_t row, int64_t h, float max, float total) {
+  const wr_arg *lse = &c->args[ATTN_LSE];
+  const int64_t Dv = c->args[ATTN_Y].ext[2];
+  float *y = wr_arg_f32(&c->args[ATTN_Y], row) + h * Dv;
+  for (int64_t d = 0; d < Dv; d += 16)
+    v16_store_n(y + d, v16_div(v16_load_n(y + d, part(Dv - d)), v16_set1(total)), part(Dv - d));
+  if (lse->data) wr_arg_f32(lse, row)[h] = max + (float)log((double)total);
 }
 
 WR_ROW_FN(WR_KERNEL(attention_f32_cpu)) {
   wr_call view;
   c = wr_attn_apart(c, &view);
   const wr_attention_params *p = c->params;
-  int64_t Nkv = c->args[ATTN_K].ext[1], group = c->args[ATTN_Q].ext[1] / Nkv, Dqk = c->args[ATTN_Q].ext[2], begin, end;
-  float *turned = (float *)c->scratch + w->tid * Dqk * P, max[BLOCK][TOGETHER], total[BLOCK][TOGETHER];
-  while (wr_take(w, 0, p->B * Nkv * ((p->T + BLOCK - 1) / BLOCK), 1, &begin, &end))
-    for (int64_t i = begin; i < end; i++) {
-      unit u = unit_of(p, Nkv, i);
-      for (int64_t h = u.kv * group; h < (u.kv + 1) * group; h += TOGETHER)
-        forward_block(c, &u, h, (int)WR_MIN((u.kv + 1) * group - h, (int64_t)TOGETHER), turned, max, total);
+  const wr_arg *k = &c->args[ATTN_K], *v = &c->args[ATTN_V], *first = &c->args[ATTN_FIRST];
+  const int64_t Nkv = k->ext[1], group = c->args[ATTN_Q].ext[1] / Nkv, Dqk = k->ext[2], Dv = v->ext[2];
+  const int64_t blocks = (p->T + ROWS - 1) / ROWS;
+  wr_attn_room room = wr_attn_room_of(c->scratch, w->tid, Dqk, Dv, group);
+  int64_t begin, end;
+  while (wr_take(w, 0, p->B * Nkv * blocks, 1, &begin, &end))
+    for (int64_t u = begin; u < end; u++) {
+      const int64_t b0 = u / blocks / Nkv * p->T, kv = u / blocks % Nkv, r0 = u % blocks * ROWS, r1 = WR_MIN(r0 + ROWS, p->T);
+      for (int64_t k0 = 0; k0 < past_of(p, r1 - 1); k0 += KEYS) {
+        const int64_t keys = WR_MIN(p->T - k0, (int64_t)KEYS);
+        const panels turned = turned_panels(k, b0 + k0, keys, kv * Dqk, Dqk, room.k);
+        const panels values = plain_panels(v, b0 + k0, keys, kv * Dv, Dv, room.v);
+        for (int64_t h = 0; h < group; h++)
+          for (int64_t t0 = r0; t0 < r1; t0 += STRIP) {
+            const strip s = strip_of(p, first, b0, t0, k0);
+            const int64_t at = h * ROWS + t0 - r0;
+            if (s.lo < s.hi) forward_strip(c, b0, kv * group + h, &s, turned, values, room.p, room.max + at, room.total + at);
+          }
+      }
+      for (int64_t h = 0; h < group; h++)
+        for (int64_t t = r0; t < r1; t++)
+          finish(c, b0 + t, kv * group + h, room.max[h * ROWS + t - r0], room.total[h * ROWS + t - r0]);
     }
 }
 
-/* --------------------------------------------------------------------------------------------------------------- backward */
-
-/* One row and query head in a tile. */
-typedef struct query {
-  const float *q, *dy;
-  float lse, own;
-  int64_t first, past;
-} query; /* own: dy . y */
+/* ------------------------------------------------------------------------------------------------------------------- backward */
 
 static float dot(const float *a, const float *b, int64_t n) {
   v16 s = v16_zero();
@@ -128,164 +226,73 @@ static float dot(const float *a, const float *b, int64_t n) {
   return v16_sum(s);
 }
 
-static query query_of(const wr_call *c, int64_t b0, int64_t t, int64_t h) {
+/* The block of keys at k0 and what it is read as. */
+typedef struct keys {
+  int64_t b0, kv, k0, n;
+  panels k_turned, v_turned, k;
+} keys;
+
+/* p and ds of a strip of rows of head h, into the lines at `prob` and `ds`; then its part of dq. */
+static void backward_strip(const wr_call *c, const keys *b, int64_t h, const strip *s, float *prob, float *ds) {
   const wr_attention_params *p = c->params;
-  int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2];
-  const float *dy = wr_arg_f32(&c->args[ATTN_BWD_DY], b0 + t) + h * Dv;
-  return (query){.q = wr_arg_f32(&c->args[ATTN_BWD_Q], b0 + t) + h * Dqk,
-                 .dy = dy,
-                 .lse = wr_arg_f32(&c->args[ATTN_BWD_LSE], b0 + t)[h],
-                 .own = dot(dy, wr_arg_f32(&c->args[ATTN_BWD_Y], b0 + t) + h * Dv, Dv),
-                 .first = wr_attn_first(p, &c->args[ATTN_BWD_FIRST], b0, t),
-                 .past = past_of(p, t)};
-}
-
-/* Products of G rows with 32 turned ones. */
-WR_INLINE void products(const float *const *x, const float *turned, int64_t n, v16 (*out)[2], const int G) {
-  for (int g = 0; g < G; g++) out[g][0] = out[g][1] = v16_zero();
-  for (int64_t d = 0; d < n; d++) {
-    v16 k0 = v16_load(turned + d * P), k1 = v16_load(turned + d * P + WR_LANES);
-    for (int g = 0; g < G; g++) {
-      v16 s = v16_set1(x[g][d]);
-      out[g][0] = v16_fma(s, k0, out[g][0]);
-      out[g][1] = v16_fma(s, k1, out[g][1]);
+  const wr_arg *q = &c->args[ATTN_BWD_Q], *dy = &c->args[ATTN_BWD_DY], *y = &c->args[ATTN_BWD_Y], *dq = &c->args[ATTN_BWD_DQ];
+  const int64_t Dqk = q->ext[2], Dv = dy->ext[2], rows = s->t1 - s->t0, row0 = b->b0 + s->t0, columns = s->hi - s->lo;
+  panels kt = b->k_turned, vt = b->v_turned, k = b->k;
+  kt.at += s->lo / 16 * kt.panel, vt.at += s->lo / 16 * vt.panel, k.at += s->lo * k.step;
+  multiply(wr_arg_f32(q, row0) + h * Dqk, step_of(q), rows, kt, Dqk, prob + s->lo, LINE, columns, false);
+  multiply(wr_arg_f32(dy, row0) + h * Dv, step_of(dy), rows, vt, Dv, ds + s->lo, LINE, columns, false);
+  const v16 scale = v16_set1(p->scale);
+  for (int64_t t = s->t0, r = 0; t < s->t1; t++, r++) {
+    const int64_t first = wr_attn_first(p, &c->args[ATTN_BWD_FIRST], b->b0, t), past = past_of(p, t);
+    const v16 lse = v16_set1(wr_arg_f32(&c->args[ATTN_BWD_LSE], row0 + r)[h]);
+    const v16 own = v16_set1(dot(wr_arg_f32(dy, row0 + r) + h * Dv, wr_arg_f32(y, row0 + r) + h * Dv, Dv));
+    for (int64_t i = r * LINE + s->lo, at = s->k0 + s->lo; i < r * LINE + s->hi; i += 16, at += 16) {
+      const v16 score = only_allowed(v16_mul(v16_load(prob + i), scale), at, first, past), e = v16_exp(v16_sub(score, lse));
+      v16_store(prob + i, e);
+      v16_store(ds + i, v16_mul(v16_mul(e, v16_sub(v16_load(ds + i), own)), scale));
     }
   }
+  if (!dq->data) return;
+  const bool add = s->least < s->k0 || (c->acc >> ATTN_BWD_DQ & 1);
+  multiply(ds + s->lo, LINE, rows, k, keys_of(p, s), wr_arg_f32(dq, row0) + h * Dqk, step_of(dq), Dqk, add);
 }
 
-/* p and ds of G queries with the tile at `at`. */
-WR_INLINE void pairs(const query *x, const float *k, const float *v, int64_t Dqk, int64_t Dv, float scale, int64_t at,
-                     v16 (*p)[2], v16 (*ds)[2], const int G) {
-  const float *q[TOGETHER], *dy[TOGETHER];
-  for (int g = 0; g < G; g++) q[g] = x[g].q, dy[g] = x[g].dy;
-  products(q, k, Dqk, p, G);
-  products(dy, v, Dv, ds, G);
-  for (int g = 0; g < G; g++)
-    for (int i = 0; i < 2; i++) {
-      v16 s = only_allowed(v16_mul(p[g][i], v16_set1(scale)), at + i * WR_LANES, x[g].first, x[g].past);
-      p[g][i] = v16_exp(v16_sub(s, v16_set1(x[g].lse)));
-      ds[g][i] = v16_mul(p[g][i], v16_sub(ds[g][i], v16_set1(x[g].own)));
-    }
+/* Keys [from, from + n) of the block take rows [t0, t1) in, whose lines begin with that of row t0. */
+static void add_rows(const wr_call *c, int arg, const keys *b, int64_t from, int64_t n, const float *lines, panels x,
+                     int64_t rows, bool add) {
+  const wr_arg *to = &c->args[arg];
+  if (!to->data) return;
+  const int64_t D = to->ext[2];
+  multiply_turned(lines + from, LINE, n, x, rows, wr_arg_f32(to, b->b0 + b->k0 + from) + b->kv * D, step_of(to), D,
+                  add || (c->acc >> arg & 1));
 }
 
-/* to[d][place] += sum over queries of x_d weight[place], in their order. */
-WR_INLINE void add_outer(float *to, const float *const *x, v16 (*weight)[2], int64_t n, const int G) {
-  for (int64_t d = 0; d < n; d++) {
-    v16 a = v16_load(to + d * P), b = v16_load(to + d * P + WR_LANES);
-    for (int g = 0; g < G; g++) {
-      v16 s = v16_set1(x[g][d]);
-      a = v16_fma(s, weight[g][0], a);
-      b = v16_fma(s, weight[g][1], b);
-    }
-    v16_store(to + d * P, a);
-    v16_store(to + d * P + WR_LANES, b);
-  }
-}
-
-/* dk and dv of a tile take G queries in. */
-WR_INLINE void add_queries(const query *x, const float *k, const float *v, float *dk, float *dv, int64_t Dqk, int64_t Dv,
-                           float scale, int64_t at, const int G) {
-  v16 p[TOGETHER][2], ds[TOGETHER][2];
-  const float *q[TOGETHER], *dy[TOGETHER];
-  for (int g = 0; g < G; g++) q[g] = x[g].q, dy[g] = x[g].dy;
-  pairs(x, k, v, Dqk, Dv, scale, at, p, ds, G);
-  add_outer(dk, q, ds, Dqk, G);
-  add_outer(dv, dy, p, Dv, G);
-}
-
-/* Rows of a turned tile, times scale, into dk or dv. */
-static void put_back(const wr_call *c, int arg, const float *turned, int64_t row, int rows, int64_t col, int64_t n,
-                     float scale) {
-  const wr_arg *a = &c->args[arg];
-  if (!a->data) return;
-  for (int i = 0; i < rows; i++) {
-    float *to = wr_arg_f32(a, row + i) + col;
-    for (int64_t d = 0; d < n; d++) to[d] = (c->acc >> arg & 1 ? to[d] : 0) + turned[d * P + i] * scale;
-  }
-}
-
-typedef struct tiles {
-  float *k, *v, *dk, *dv;
-} tiles; /* [Dqk or Dv][32] each */
-
-static void backward_tile(const wr_call *c, int64_t b0, int64_t kv, int64_t at, const tiles *s) {
+/* Rows [r0, r1) of head h against a block of keys. begins: nothing was added to dk and dv before, but for earlier rows. */
+static void backward_rows(const wr_call *c, const keys *b, int64_t h, int64_t r0, int64_t r1, bool begins,
+                          const wr_attn_room *room) {
   const wr_attention_params *p = c->params;
-  int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2],
-          group = c->args[ATTN_BWD_Q].ext[1] / c->args[ATTN_BWD_K].ext[1];
-  const wr_arg *first = &c->args[ATTN_BWD_FIRST];
-  int rows = tile_rows(p, at), n = 0;
-  int64_t t = p->bidirectional ? 0 : at, past = p->window && !p->bidirectional ? WR_MIN(at + P - 1 + p->window, p->T) : p->T;
-  query x[TOGETHER];
-  turn(&c->args[ATTN_BWD_K], b0 + at, rows, kv * Dqk, Dqk, s->k);
-  turn(&c->args[ATTN_BWD_V], b0 + at, rows, kv * Dv, Dv, s->v);
-  memset(s->dk, 0, (size_t)(Dqk * P) * sizeof(float));
-  memset(s->dv, 0, (size_t)(Dv * P) * sizeof(float));
-  for (; t < past; t++)
-    for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
-      if (wr_attn_first(p, first, b0, t) >= at + P) break; /* a later document */
-      x[n++] = query_of(c, b0, t, h);
-      if (n < TOGETHER) continue;
-      add_queries(x, s->k, s->v, s->dk, s->dv, Dqk, Dv, p->scale, at, TOGETHER);
-      n = 0;
-    }
-  for (int i = 0; i < n; i++) add_queries(x + i, s->k, s->v, s->dk, s->dv, Dqk, Dv, p->scale, at, 1);
-  put_back(c, ATTN_BWD_DK, s->dk, b0 + at, rows, kv * Dqk, Dqk, p->scale);
-  put_back(c, ATTN_BWD_DV, s->dv, b0 + at, rows, kv * Dv, Dv, 1);
-}
-
-/* dq of one query takes a tile in: lanes are d, ascending over positions. */
-static void add_keys(float *dq, const wr_arg *k, int64_t row, int64_t col, int64_t Dqk, const float *weight, int lo, int hi) {
-  for (int64_t d = 0; d < Dqk; d += WR_LANES) {
-    int n = part(Dqk - d);
-    v16 a = v16_load_n(dq + d, n);
-    for (int i = lo; i < hi; i++) a = v16_fma(v16_set1(weight[i]), v16_load_n(wr_arg_f32(k, row + i) + col + d, n), a);
-    v16_store_n(dq + d, a, n);
+  const wr_arg *q = &c->args[ATTN_BWD_Q], *dy = &c->args[ATTN_BWD_DY];
+  const int64_t Dqk = q->ext[2], Dv = dy->ext[2];
+  for (int64_t t0 = r0; t0 < r1; t0 += STRIP) {
+    const strip s = strip_of(p, &c->args[ATTN_BWD_FIRST], b->b0, t0, b->k0);
+    float *prob = room->p + (t0 - r0) * LINE, *ds = room->ds + (t0 - r0) * LINE;
+    const int64_t dead = s.lo < s.hi ? s.lo : KEYS;
+    zero(prob, s.t1 - t0, dead), zero(ds, s.t1 - t0, dead);
+    if (s.lo < s.hi) backward_strip(c, b, h, &s, prob, ds);
   }
-}
-
-/* dq of G queries takes a tile in. */
-WR_INLINE void add_tile(const wr_call *c, const query *x, float *const *dq, const tiles *s, int64_t b0, int64_t kv, int64_t at,
-                        const int G) {
-  const wr_arg *k = &c->args[ATTN_BWD_K];
-  const wr_attention_params *p = c->params;
-  int64_t Dqk = c->args[ATTN_BWD_Q].ext[2], Dv = c->args[ATTN_BWD_V].ext[2];
-  v16 prob[TOGETHER][2], ds[TOGETHER][2];
-  pairs(x, s->k, s->v, Dqk, Dv, p->scale, at, prob, ds, G);
-  for (int g = 0; g < G; g++) {
-    float weight[P];
-    v16_store(weight, ds[g][0]);
-    v16_store(weight + WR_LANES, ds[g][1]);
-    int lo = x[g].first > at ? (int)(x[g].first - at) : 0, hi = x[g].past - at < P ? (int)(x[g].past - at) : P;
-    if (lo < hi) add_keys(dq[g], k, b0 + at, kv * Dqk, Dqk, weight, lo, hi);
-  }
-}
-
-/* dq of a block; sums are kept in `sum`, [BLOCK * group][Dqk], since dq itself may be added to. */
-static void backward_block(const wr_call *c, const unit *u, int64_t group, const tiles *s, float *sum) {
-  const wr_arg *q = &c->args[ATTN_BWD_Q], *dq = &c->args[ATTN_BWD_DQ];
-  const wr_attention_params *p = c->params;
-  int64_t Dqk = q->ext[2], Dv = c->args[ATTN_BWD_V].ext[2], queries = (u->t1 - u->t0) * group, end = past_of(p, u->t1 - 1);
-  memset(sum, 0, (size_t)(queries * Dqk) * sizeof *sum);
-  for (int64_t at = first_of_block(p, &c->args[ATTN_BWD_FIRST], u->b0, u->t0, u->t1) / P * P; at < end; at += P) {
-    turn(&c->args[ATTN_BWD_K], u->b0 + at, tile_rows(p, at), u->kv * Dqk, Dqk, s->k);
-    turn(&c->args[ATTN_BWD_V], u->b0 + at, tile_rows(p, at), u->kv * Dv, Dv, s->v);
-    for (int64_t i = 0; i < queries; i += TOGETHER) {
-      query x[TOGETHER];
-      float *to[TOGETHER];
-      int n = (int)WR_MIN(queries - i, (int64_t)TOGETHER);
-      for (int g = 0; g < n; g++) {
-        x[g] = query_of(c, u->b0, u->t0 + (i + g) / group, u->kv * group + (i + g) % group);
-        to[g] = sum + (i + g) * Dqk;
-      }
-      if (n == TOGETHER)
-        add_tile(c, x, to, s, u->b0, u->kv, at, TOGETHER);
-      else
-        for (int g = 0; g < n; g++) add_tile(c, x + g, to + g, s, u->b0, u->kv, at, 1);
-    }
-  }
-  for (int64_t i = 0; i < queries; i++) {
-    float *to = wr_arg_f32(dq, u->b0 + u->t0 + i / group) + (u->kv * group + i % group) * Dqk;
-    for (int64_t d = 0; d < Dqk; d++) to[d] = (c->acc >> ATTN_BWD_DQ & 1 ? to[d] : 0) + sum[i * Dqk + d] * p->scale;
+  const panels qs = plain_panels(q, b->b0 + r0, r1 - r0, h * Dqk, Dqk, room->q);
+  const panels dys = plain_panels(dy, b->b0 + r0, r1 - r0, h * Dv, Dv, room->dy);
+  /* all keys up to the diagonal at once; past it strip by strip, each from its own first row on */
+  const int64_t under = p->bidirectional ? b->n : WR_MIN(WR_MAX(r0 - b->k0, (int64_t)0), b->n);
+  for (int64_t from = 0, n; from < b->n; from += n) {
+    const int64_t row = from < under ? r0 : b->k0 + from;
+    n = from < under ? under - from : WR_MIN(b->n - from, (int64_t)STRIP);
+    if (row >= r1) break;
+    panels x = qs, z = dys;
+    x.at += (row - r0) * x.step, z.at += (row - r0) * z.step;
+    const bool add = !begins || (p->bidirectional ? r0 > 0 : from < under);
+    add_rows(c, ATTN_BWD_DK, b, from, n, room->ds + (row - r0) * LINE, x, r1 - row, add);
+    add_rows(c, ATTN_BWD_DV, b, from, n, room->p + (row - r0) * LINE, z, r1 - row, add);
   }
 }
 
@@ -293,17 +300,20 @@ WR_ROW_FN(WR_KERNEL(attention_bwd_f32_cpu)) {
   wr_call view;
   c = wr_attn_bwd_apart(c, &view);
   const wr_attention_params *p = c->params;
-  int64_t Nkv = c->args[ATTN_BWD_K].ext[1], group = c->args[ATTN_BWD_Q].ext[1] / Nkv, Dqk = c->args[ATTN_BWD_Q].ext[2];
-  int64_t Dv = c->args[ATTN_BWD_V].ext[2], n_tiles = (p->T + P - 1) / P, begin, end;
-  float *mine = (float *)c->scratch + w->tid * (int64_t)(wr_attn_bwd_scratch(Dqk, Dv, group) / sizeof(float));
-  tiles s = {mine, mine + Dqk * P, mine + (Dqk + Dv) * P, mine + (2 * Dqk + Dv) * P};
-  if (c->args[ATTN_BWD_DQ].data)
-    while (wr_take(w, 0, p->B * Nkv * ((p->T + BLOCK - 1) / BLOCK), 1, &begin, &end))
-      for (int64_t i = begin; i < end; i++) {
-        unit u = unit_of(p, Nkv, i);
-        backward_block(c, &u, group, &s, mine + 2 * (Dqk + Dv) * P);
+  const wr_arg *k = &c->args[ATTN_BWD_K], *v = &c->args[ATTN_BWD_V];
+  const int64_t Nkv = k->ext[1], group = c->args[ATTN_BWD_Q].ext[1] / Nkv, Dqk = k->ext[2], Dv = v->ext[2];
+  const wr_attn_room room = wr_attn_room_of(c->scratch, w->tid, Dqk, Dv, group);
+  int64_t begin, end;
+  while (wr_take(w, 0, p->B * Nkv, 1, &begin, &end))
+    for (int64_t u = begin; u < end; u++)
+      for (int64_t k0 = 0; k0 < p->T; k0 += KEYS) {
+        keys b = {.b0 = u / Nkv * p->T, .kv = u % Nkv, .k0 = k0, .n = WR_MIN(p->T - k0, (int64_t)KEYS)};
+        b.k_turned = turned_panels(k, b.b0 + k0, b.n, b.kv * Dqk, Dqk, room.k);
+        b.v_turned = turned_panels(v, b.b0 + k0, b.n, b.kv * Dv, Dv, room.v);
+        b.k = plain_panels(k, b.b0 + k0, b.n, b.kv * Dqk, Dqk, room.k_plain);
+        const int64_t past = p->window && !p->bidirectional ? WR_MIN(k0 + b.n - 1 + p->window, p->T) : p->T;
+        for (int64_t h = 0; h < group; h++)
+          for (int64_t r0 = p->bidirectional ? 0 : k0; r0 < past; r0 += WR_ATTN_BLOCK)
+            backward_rows(c, &b, b.kv * group + h, r0, WR_MIN(r0 + WR_ATTN_BLOCK, p->T), h == 0, &room);
       }
-  if (!c->args[ATTN_BWD_DK].data && !c->args[ATTN_BWD_DV].data) return;
-  while (wr_take(w, 1, p->B * Nkv * n_tiles, 1, &begin, &end))
-    for (int64_t i = begin; i < end; i++) backward_tile(c, i / n_tiles / Nkv * p->T, i / n_tiles % Nkv, i % n_tiles * P, &s);
 }
