@@ -2,7 +2,7 @@
 """Training through the command line: the failure cases B02 B11, F05 F06 F08 F09 F13, G01-G07, H01 H02 H05 H07, J07 J08 (shared/cases/CASES.md) as a
 user meets them, with models that train in a second; signals, exit codes, JSON, the trace. Longer loops are in `make soak`; what needs the C API
 (H11, failing writes) is in the C tests."""
-import array, collections, glob, json, math, os, random, re, shutil, signal, struct, subprocess, sys, threading, time
+import array, collections, fcntl, glob, json, math, os, pty, random, re, shutil, signal, struct, subprocess, sys, termios, threading, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import harness
@@ -251,6 +251,47 @@ def signals():
     check(b"goes on after step" in r.err, "it says from which step: %r" % r)
     trained(folder("control"), *args)
     check(same_run(folder("int"), folder("control")) and weights(folder("int")) == weights(folder("control")), "another run after Ctrl-C")
+
+
+def second_signal():
+    """a second Ctrl-C ends at once; the run goes on from the checkpoint before"""
+    out = folder("twice")
+    args = (SMALL, *BYTES, "--steps", "12", "--every", "5", "--batch", "2")
+    p = start(out, *args, "--width", "128", "--ff", "512", "--layers", "8")
+    wait_for_step(out, 6, p)
+    p.send_signal(signal.SIGSTOP)  # so that both are there before it can do anything
+    p.send_signal(signal.SIGINT)
+    p.send_signal(signal.SIGTERM)
+    p.send_signal(signal.SIGCONT)
+    started = time.time()
+    p.communicate(timeout=60)
+    check(p.returncode in (130, 143) and (SAN or time.time() - started < 2), "exit %d after %.1f s" % (p.returncode, time.time() - started))
+    r = run("train", "--out", out, seconds=SECONDS * 12)
+    check(r.rc == 0 and lines(out)[-1]["step"] == 12, "%r" % r)
+
+
+def on_a_terminal():
+    """the line that is drawn over itself fits the width and speaks the locale; the plot too"""
+    for locale, columns, cell in (("C.UTF-8", 100, "█"), ("C", 90, "#"), ("C.UTF-8", 40, "")):
+        out = folder("tty-%s-%d" % (locale, columns))
+        master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+        p = subprocess.Popen([WEIR, "train", "--data", SMALL, *BYTES, "--out", out, *SHAPE, "--steps", "200", "--batch", "2", "--eval-every", "100", "--sample-tok", "0"],
+                             stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=dict(os.environ, LC_ALL=locale))
+        os.close(slave)
+        got = b""
+        try:
+            while True:
+                got += os.read(master, 65536)
+        except OSError:
+            os.close(master)
+        text = got.decode("utf-8", "surrogateescape")
+        drawn = [x.split("\x1b")[0] for x in re.split("[\r\n]", text) if "tok/s" in x and "loss" in x]
+        check(p.wait() == 0 and drawn and all(len(x) < columns for x in drawn), "%s %d: %s" % (locale, columns, drawn[:3]))
+        check(not cell or any(cell in x for x in drawn), "no bar: %s" % drawn[:3])
+        plot = [x.rstrip("\r") for x in text.split("\n") if re.match(r" *[\d.]+ [┤|]", x)]
+        check(len(plot) >= 4 and all(len(x) <= columns for x in plot) and (locale != "C" or text.isascii()), "%s: the plot %s" % (locale, plot))
+        check(re.search("validation loss [0-9.]+\r?\n", text), "a validation has a line of its own")
 
 
 # ---------------------------------------------------------------------------------------------------------------------- training
@@ -669,7 +710,7 @@ def waiting_for_data():
             check(all(x["payload_copied"] == 0 for x in m), "samples were copied")
 
 
-PARTS = (whole_run, json_lines, words, signals, partial_group, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
+PARTS = (whole_run, json_lines, words, signals, second_signal, on_a_terminal, partial_group, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
          shared_memory, workers_and_threads, bad_records, tiny_data, token_width, full_disk, broken_checkpoint, leftovers, two_at_once, resume_by_seeking,
          waiting_for_data)
 if not os.path.isdir(CORPORA):

@@ -116,7 +116,7 @@ static void print_run(const weir_trainer_info *info) {
   short_count(tokens, step_tok);
   fprintf(stderr, "%-10s ", "run");
   if (info->steps) fprintf(stderr, "%lld steps, each ", (long long)info->steps);
-  fprintf(stderr, "%s tokens (%lld × %lld", tokens, (long long)info->batch, (long long)info->ctx);
+  fprintf(stderr, "%s tokens (%lld %s %lld", tokens, (long long)info->batch, wr_utf8() ? "×" : "x", (long long)info->ctx);
   if (info->accumulate > 1) fprintf(stderr, ", %lld times", (long long)info->accumulate);
   fprintf(stderr, ")");
   if (info->steps && info->data_tokens)
