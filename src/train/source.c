@@ -12,15 +12,18 @@
 
 #include "train/train.h"
 
+#define VAL_SHARE 0.01                       /* of text: what wr_data_options has by default */
+#define TOKENIZER_BYTES ((uint64_t)64 << 20) /* of text that a vocabulary is made from: seconds, and more changes little */
+
 /* ------------------------------------------------------------------------------------------------------------------ tokenizer */
 
-/* A vocabulary whose table is at most a third of the other parameters, a power of two from 512 to 32k. */
-static weir_status fitting_vocab(weir_trainer *t, int64_t *out) {
+/* A power of two from 512 to 32k: its table is at most a third of the other parameters, and there are 512 bytes of text for each token. */
+static weir_status fitting_vocab(weir_trainer *t, uint64_t bytes, int64_t *out) {
   wr_spec s;
   WR_TRY(wr_train_spec(t, 512, &s));
   const double table = 512.0 * (double)s.width, rest = (double)wr_spec_parameters(&s) - table * (s.tied ? 1 : 2);
   int64_t vocab = 512;
-  while (vocab < 32768 && 2 * (double)vocab * (double)s.width * 3 <= rest) vocab *= 2;
+  while (vocab < 32768 && 2 * (double)vocab * (double)s.width * 3 <= rest && 2 * (uint64_t)vocab * 512 <= bytes) vocab *= 2;
   *out = vocab;
   return WEIR_OK;
 }
@@ -35,10 +38,56 @@ static weir_status keep_tokenizer(weir_trainer *t, const char *path) {
   return s;
 }
 
+/* The first TOKENIZER_BYTES of the text: counted, or put into a trainer. */
+typedef struct reading {
+  wr_bpe_trainer *bpe; /* NULL: count */
+  uint64_t bytes;
+} reading;
+
+static weir_status read_piece(void *user, const wr_text_piece *piece) {
+  reading *r = user;
+  r->bytes += piece->n;
+  return r->bpe && !piece->validation ? wr_bpe_trainer_add(r->bpe, piece->text, piece->n) : WEIR_OK;
+}
+
+static weir_status read_text(weir_trainer *t, wr_bpe_trainer *bpe, uint64_t *bytes) {
+  const char *paths[WR_TRAIN_SOURCES];
+  for (size_t i = 0; i < t->set.o.n_data; i++) paths[i] = t->set.o.data[i].path;
+  const wr_text_input_options o = {.paths = paths, .n_paths = (int)t->set.o.n_data, .val_share = VAL_SHARE};
+  wr_text_input *in;
+  wr_text_block block = {0};
+  reading r = {.bpe = bpe};
+  weir_status s = wr_text_input_open(&o, &in);
+  if (s != WEIR_OK) return s;
+  while (s == WEIR_OK && r.bytes < TOKENIZER_BYTES) {
+    s = wr_text_input_read(in, &block);
+    if (s != WEIR_OK || !block.n) break;
+    s = wr_text_block_each(in, &block, read_piece, &r);
+    if (s == WEIR_OK) s = wr_text_input_settle(in, &block);
+  }
+  wr_text_block_free(&block);
+  wr_text_input_close(in);
+  *bytes = r.bytes;
+  return s;
+}
+
+static int tell(void *user, int64_t vocab, int64_t wanted) {
+  const weir_train_options *o = &((weir_trainer *)user)->set.o;
+  return o->progress ? o->progress(o->user, "training a vocabulary", (double)vocab / (double)wanted) : 0;
+}
+
 static weir_status train_tokenizer(weir_trainer *t) {
   int64_t vocab = t->set.o.vocab;
-  if (!vocab) WR_TRY(fitting_vocab(t, &vocab));
-  return wr_fail(WEIR_EUNSUPPORTED, "a vocabulary of %lld cannot be trained yet", (long long)vocab);
+  uint64_t bytes;
+  WR_TRY(read_text(t, NULL, &bytes));
+  if (!vocab) WR_TRY(fitting_vocab(t, bytes, &vocab));
+  const wr_bpe_options o = {.vocab = vocab, .threads = t->ctx->device->n_threads};
+  wr_bpe_trainer *bpe;
+  WR_TRY(wr_bpe_trainer_open(&o, &bpe));
+  weir_status s = read_text(t, bpe, &bytes);
+  if (s == WEIR_OK) s = wr_bpe_trainer_finish(bpe, tell, t, &t->tokenizer);
+  wr_bpe_trainer_close(bpe);
+  return s;
 }
 
 static weir_status open_tokenizer(weir_trainer *t, bool shards) {
