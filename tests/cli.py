@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The command line as people and programs use it: hostile files, wrong words, signals, pipes, limits of memory and CPUs, exit codes,
 JSON, streams. Small models whose next tokens are known; the real one only where a run must last."""
-import fcntl, glob, json, os, re, resource, select, shutil, signal, socket, stat, subprocess, sys, time
+import fcntl, glob, json, os, re, select, shutil, signal, socket, subprocess, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))

@@ -229,7 +229,7 @@ def words():
     refused(train(out, SMALL, *BYTES, "--config", folder("none.json")), 1, "none.json")
     for text, code, parts in (("{\"steps\": 3, \"lr\": \"x\"}", 2, ("lr",)), ("{\"stepps\": 3}", 2, ("stepps",)), ("{\"steps\": ", 3, ())):
         refused(train(out, SMALL, *BYTES, "--config", write("c.json", text)), code, *parts)
-    r = trained(folder("config"), SMALL, *BYTES, "--config", write("c.json", "{\"steps\": 3, \"lr\": 0.5, \"batch\": 2}"), "--lr", "0.25", "--schedule", "constant", "--warmup", "0")
+    trained(folder("config"), SMALL, *BYTES, "--config", write("c.json", "{\"steps\": 3, \"lr\": 0.5, \"batch\": 2}"), "--lr", "0.25", "--schedule", "constant", "--warmup", "0")
     m = lines(folder("config"))
     check(len(m) == 3 and m[-1]["lr"] == .25 and m[0]["step_tok"] == 64, "a configuration file under the command line: %s" % m)
 
@@ -414,7 +414,6 @@ def other_tokenizer():
 def bos():
     """B02: shards have one BOS a document where the tokenizer asks for it, else one EOS; never two"""
     for path in sorted(glob.glob(VOCAB + "/*.gguf")):
-        info = {}
         out = folder("b02-" + os.path.basename(path))
         r = run("data", "build", IDS97, "--tokenizer", path, "--out", out, "--val", "0", seconds=SECONDS * 4)
         if r.rc:
