@@ -105,4 +105,67 @@ static void with_packing(void) {
   every_allocation(NULL, true);
 }
 
-TEST_MAIN("oom", TEST(without_packing), TEST(with_packing))
+/* Two steps of a run in a folder, with a checkpoint, from shards that are there. A text sample and the report are done without. */
+static weir_status small_training(const char *folder, const char *shards) {
+  weir_context *ctx;
+  weir_trainer *t;
+  weir_train_report r = {0};
+  const weir_context_options co = {.threads = 1};
+  const weir_train_data data = {.path = shards};
+  const weir_train_options o = {.layers = 1,
+                                .width = 16,
+                                .heads = 1,
+                                .ff = 16,
+                                .ctx = 8,
+                                .batch = 2,
+                                .steps = 2,
+                                .every = "1",
+                                .eval_every = 1,
+                                .eval_batches = 1,
+                                .sample_tok = 2,
+                                .data = &data,
+                                .n_data = 1,
+                                .no_machine = true};
+  weir_status status = weir_context_open(&co, &ctx);
+  if (status != WEIR_OK) return status;
+  status = weir_trainer_open(ctx, folder, &o, &t);
+  if (status == WEIR_OK) {
+    while (status == WEIR_OK && !r.done) status = weir_trainer_step(t, &r);
+    weir_trainer_close(t);
+  }
+  weir_context_close(ctx);
+  return status;
+}
+
+static void training(void) {
+  const weir_hooks hooks = {.allocate = take, .reallocate = retake, .release = release, .log_level = WEIR_LOG_ERROR};
+  char shards[128], folder[128], text[128];
+  const char *inputs[] = {text};
+  weir_tokenizer *t;
+  snprintf(text, sizeof text, "%s/text.txt", make_scratch());
+  snprintf(shards, sizeof shards, "%s/shards", scratch);
+  FILE *f = fopen(text, "w");
+  REQUIRE(f);
+  for (int i = 0; i < 200; i++) fprintf(f, "the quick brown fox jumps over the lazy dog %d\n", i);
+  fclose(f);
+  REQUIRE(weir_tokenizer_open("bytes", &t) == WEIR_OK);
+  const weir_data_build_options bo = {.val_share = 0.1};
+  CHECK_MSG(weir_data_build(t, inputs, 1, shards, &bo, NULL) == WEIR_OK, "%s", weir_last_error());
+  weir_tokenizer_close(t);
+  weir_set_hooks(&hooks);
+  long all = 0, refused = 0;
+  for (long i = 0; i <= all; i += i < 400 ? 7 : 23) { /* i 0: none fails */
+    snprintf(folder, sizeof folder, "%s/run-%ld", scratch, i);
+    h = (heap){.fail_at = i};
+    const weir_status s = small_training(folder, shards);
+    if (i == 0) all = h.n;
+    CHECK_MSG(s == WEIR_OK || (i && s == WEIR_ENOMEM), "allocation %ld of %ld failed and the run gave %d (%s)", i, all, s,
+              weir_last_error());
+    CHECK_MSG(h.live == 0, "allocation %ld of %ld failed and %ld are left", i, all, h.live);
+    refused += s == WEIR_ENOMEM;
+  }
+  weir_set_hooks(NULL);
+  CHECK_MSG(all > 200 && refused > 20, "%ld allocations, %ld refused", all, refused);
+}
+
+TEST_MAIN("oom", TEST(without_packing), TEST(with_packing), TEST(training))

@@ -81,6 +81,19 @@ static void describe(weir_trainer *t, double loss, double norm) {
     wr_str_printf(&t->event, "the norm of the gradients is %g", norm);
 }
 
+wr_verdict wr_note_trouble(weir_trainer *t, wr_verdict v) {
+  wr_progress *p = &t->now;
+  if (v == WR_FINE) {
+    if (p->step >= p->trouble_at) p->troubles = 0; /* after a rollback not before the step that had it is passed */
+  } else if (v != WR_STOP) {
+    p->trouble_at = WR_MAX(p->trouble_at, p->step + 1);
+    if (++p->troubles <= t->set.o.max_skips) return v;
+    wr_str_printf(&t->event, "; that is number %lld in a row", (long long)p->troubles);
+    return WR_STOP;
+  }
+  return v;
+}
+
 wr_verdict wr_judge(weir_trainer *t, double loss, double norm, bool *spike) {
   const weir_train_options *o = &t->set.o;
   wr_progress *p = &t->now;
@@ -101,11 +114,5 @@ wr_verdict wr_judge(weir_trainer *t, double loss, double norm, bool *spike) {
     p->loss_mean = keep * p->loss_mean + (1 - keep) * counted;
     p->loss_n++;
   }
-  if (v == WR_FINE) {
-    p->troubles = 0;
-  } else if (v != WR_STOP && ++p->troubles > o->max_skips) {
-    wr_str_printf(&t->event, ", for the %lldth time in a row", (long long)p->troubles);
-    v = WR_STOP;
-  }
-  return v;
+  return wr_note_trouble(t, v);
 }

@@ -23,7 +23,8 @@
 /* X(field of wr_progress, how it is written) */
 #define WR_PROGRESS_MAP(X) \
   X(step, INT) \
-  X(applied, INT) X(skipped, INT) X(troubles, INT) X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) \
+  X(applied, INT) \
+  X(skipped, INT) X(troubles, INT) X(trouble_at, INT) X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) \
       X(loss_mean, FLOAT) X(loss_n, INT) X(best_val, FLOAT) X(epoch, INT)
 
 static void write_state(const weir_trainer *t, wr_str *s) {
@@ -255,6 +256,7 @@ weir_status wr_rollback(weir_trainer *t) {
   t->now.epoch = before.epoch;
   t->now.micro = before.micro;
   t->now.troubles = before.troubles;
+  t->now.trouble_at = before.trouble_at;
   t->now.seconds = before.seconds;
   t->saved_at = before.seconds;
   if (s == WEIR_OK) s = wr_checkpoint_rollback(t->folder, t->now.step);

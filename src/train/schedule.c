@@ -31,7 +31,9 @@ void wr_length_of(const weir_trainer *t, wr_length *out) {
     const int64_t n = WR_MAX(steps_of(t, o->epochs), (int64_t)1);
     steps = steps ? WR_MIN(steps, n) : n;
   } else if (o->epochs > 0) {
-    progress = (double)t->now.epoch / o->epochs; /* text whose length is not known yet */
+    /* text whose length is not known yet: by the place of the group that samples come from */
+    const double place = t->text_bytes ? (double)t->now.at.byte / (double)t->text_bytes : 0;
+    progress = fmax((double)t->now.epoch, (double)t->now.at.epoch + fmin(place, 1)) / o->epochs;
   }
   if (steps) progress = fmax(progress, (double)t->now.step / (double)steps);
   if (o->time > 0) progress = fmax(progress, t->now.seconds / o->time);

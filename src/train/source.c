@@ -50,15 +50,19 @@ static weir_status read_piece(void *user, const wr_text_piece *piece) {
   return r->bpe && !piece->validation ? wr_bpe_trainer_add(r->bpe, piece->text, piece->n) : WEIR_OK;
 }
 
-static weir_status read_text(weir_trainer *t, wr_bpe_trainer *bpe, uint64_t *bytes) {
+static weir_status open_text(weir_trainer *t, wr_text_input **out) {
   const char *paths[WR_TRAIN_SOURCES];
   for (size_t i = 0; i < t->set.o.n_data; i++) paths[i] = t->set.o.data[i].path;
   const wr_text_input_options o = {.paths = paths, .n_paths = (int)t->set.o.n_data, .val_share = VAL_SHARE};
+  return wr_text_input_open(&o, out);
+}
+
+static weir_status read_text(weir_trainer *t, wr_bpe_trainer *bpe, uint64_t *bytes) {
   wr_text_input *in;
   wr_text_block block = {0};
   reading r = {.bpe = bpe};
-  weir_status s = wr_text_input_open(&o, &in);
-  if (s != WEIR_OK) return s;
+  WR_TRY(open_text(t, &in));
+  weir_status s = WEIR_OK;
   while (s == WEIR_OK && r.bytes < TOKENIZER_BYTES) {
     s = wr_text_input_read(in, &block);
     if (s != WEIR_OK || !block.n) break;
@@ -68,6 +72,18 @@ static weir_status read_text(weir_trainer *t, wr_bpe_trainer *bpe, uint64_t *byt
   wr_text_block_free(&block);
   wr_text_input_close(in);
   *bytes = r.bytes;
+  return s;
+}
+
+/* Where the text ends, counted as positions in it are. */
+static weir_status measure_text(weir_trainer *t) {
+  wr_text_input *in;
+  wr_text_block block = {0};
+  WR_TRY(open_text(t, &in));
+  weir_status s;
+  while ((s = wr_text_input_read(in, &block)) == WEIR_OK && block.n) t->text_bytes = block.byte + block.n;
+  wr_text_block_free(&block);
+  wr_text_input_close(in);
   return s;
 }
 
@@ -142,6 +158,7 @@ weir_status wr_train_source_open(weir_trainer *t) {
         WEIR_EUSAGE,
         "the tokenizer has %lld entries, but the model would have %lld rows for them (vocab): more are padding, fewer are none",
         (long long)vocab, (long long)o->vocab);
+  if (t->data_info.text && !t->data_info.samples && o->epochs > 0) WR_TRY(measure_text(t));
   if (open_data(t, true, &t->val, &t->val_info) != WEIR_OK) {
     wr_log(WEIR_LOG_INFO, "no validation: %s", weir_last_error());
     t->val = NULL;

@@ -45,7 +45,8 @@ typedef struct wr_progress {
   int64_t step;                /* done */
   int64_t applied;             /* of which changed the weights: what AdamW counts */
   int64_t skipped;             /* of which did not */
-  int64_t troubles;            /* skips and rollbacks since the last step that was applied */
+  int64_t troubles;            /* skips and rollbacks since the last step that was applied and is later than all of them */
+  int64_t trouble_at;          /* the latest step that had one */
   uint64_t micro;              /* micro-steps done: the dropout counter */
   uint64_t tokens;
   double seconds;              /* of training */
@@ -117,6 +118,7 @@ struct weir_trainer {
   wr_tokenizer *tokenizer;
   wr_data *data, *val;         /* val NULL: there is none */
   wr_data_info data_info, val_info;
+  uint64_t text_bytes;         /* of text whose samples are not known, where the run's length is in epochs */
   wr_sample *samples;          /* [batch * accumulate] */
   wr_sample *val_samples;      /* [batch] */
 
@@ -207,6 +209,7 @@ size_t wr_anonymous_bytes(void);                      /* RssAnon of this process
 typedef enum wr_verdict { WR_FINE, WR_SKIP, WR_ROLLBACK, WR_STOP } wr_verdict;
 /* After the micro-steps and the norm. Says in t->event what was found. */
 wr_verdict wr_judge(weir_trainer *t, double loss, double norm, bool *spike);
+wr_verdict wr_note_trouble(weir_trainer *t, wr_verdict v); /* counted; STOP when there were too many in a row */
 const char *wr_weights_not_finite(weir_trainer *t);   /* the first weight that is not; NULL: all are finite */
 
 /* ---- restart.c */

@@ -260,6 +260,7 @@ static weir_status take_samples(weir_trainer *t, int64_t *n) {
   wr_lap(&t->clock, WR_PART_DATA, "data");
   if (*n < 1) return wr_fail(WEIR_EFAIL, "the data gave no sample");
   wr_data_tell(t->data, &t->now.at);
+  wr_data_get_info(t->data, &t->data_info); /* text: its length is known after an epoch */
   t->now.epoch = t->samples[*n - 1].epoch;
   return WEIR_OK;
 }
@@ -275,6 +276,13 @@ static weir_status change(weir_trainer *t, wr_verdict v, double factor, double n
   }
   t->now.step++;
   return v == WR_ROLLBACK ? wr_rollback(t) : WEIR_OK;
+}
+
+/* A checkpoint was due and the weights are no numbers: a rollback is the only way on. */
+static weir_status weights_not_finite(weir_trainer *t) {
+  wr_str_printf(&t->event, "%s%s", t->event.len ? "; " : "", weir_last_error());
+  const wr_verdict v = wr_is(t->set.o.on_nan, "rollback") ? wr_note_trouble(t, WR_ROLLBACK) : WR_STOP;
+  return v == WR_ROLLBACK ? wr_rollback(t) : wr_fail(WEIR_EFAIL, "%s; the run stops", t->event.ptr);
 }
 
 weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out) {
@@ -319,8 +327,10 @@ weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out) {
   look_at_save(t);
   if (due && !last) {
     const weir_status s = save(t);
-    if (s == WEIR_EFAIL) return s; /* weights that are not finite */
-    if (s != WEIR_OK) wr_str_printf(&t->event, "%s%s", t->event.len ? "; " : "", weir_last_error());
+    if (s == WEIR_EFAIL)
+      WR_TRY(weights_not_finite(t));
+    else if (s != WEIR_OK)
+      wr_str_printf(&t->event, "%s%s", t->event.len ? "; " : "", weir_last_error());
   }
   if (last) WR_TRY(finish(t));
   wr_see_memory(t);
