@@ -88,9 +88,11 @@ void wr_text_sample(weir_trainer *t, int64_t step) {
   wr_str_free(&line);
 }
 
+/* At most every half minute, and at most a hundredth of the time: reading the metrics of a million steps takes seconds. */
 void wr_report_page_write(weir_trainer *t, bool always) {
-  const uint64_t now = wr_now_ns();
-  if (!t->folder || (!always && now - t->page_ns < 30u * 1000000000u)) return;
-  t->page_ns = now;
+  const uint64_t begin = wr_now_ns(), least = WR_MAX(t->page_took_ns * 100, (uint64_t)30 * 1000000000u);
+  if (!t->folder || (!always && begin - t->page_ns < least)) return;
   if (weir_report_write(t->folder) != WEIR_OK) wr_log(WEIR_LOG_WARN, "%s", weir_last_error());
+  t->page_ns = wr_now_ns();
+  t->page_took_ns = t->page_ns - begin;
 }

@@ -169,7 +169,7 @@ struct weir_trainer {
   weir_machine machine;        /* as measured; no_machine: nothing in it */
   const char *note;            /* what differs after resuming; "" */
   int skipped_now;             /* this step changed nothing: 1 */
-  uint64_t page_ns;            /* when report.html was made last */
+  uint64_t page_ns, page_took_ns; /* when report.html was made last, and how long that took */
 };
 
 weir_status wr_train_weights_open(weir_trainer *t);   /* spec and data are known: slots, buffers */
