@@ -249,6 +249,7 @@ def signals():
         check(b"which is saved" in err and b"weir train --out" in text, "%s: %r %r" % (name, err[-300:], text[-300:]))
     r = trained(folder("int"), *args)
     check(b"goes on after step" in r.err, "it says from which step: %r" % r)
+    check([e["event"] for e in events(folder("int"))] == ["resume"], "events: %s" % events(folder("int")))
     trained(folder("control"), *args)
     check(same_run(folder("int"), folder("control")) and weights(folder("int")) == weights(folder("control")), "another run after Ctrl-C")
 

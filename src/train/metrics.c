@@ -222,6 +222,10 @@ weir_status wr_metrics_open(weir_trainer *t) {
   t->metrics = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (t->metrics < 0) return wr_fail_errno(errno == ENOSPC ? WEIR_ENOMEM : WEIR_EIO, path, "open");
   put_run(t);
+  if (t->resumed)
+    wr_str_printf(&t->line,
+                  "{\"event\": \"resume\", \"step\": %lld, \"text\": \"went on from the checkpoint of this step%s%s\"}\n",
+                  (long long)t->now.step, t->note[0] ? "; " : "", t->note);
   put_line(t);
   wr_metrics_memory(t);
   return WEIR_OK;
