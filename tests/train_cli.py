@@ -344,6 +344,22 @@ def other_data_after_resume():
     check(same_run(control, out) and weights(control) == weights(out), "text: other samples or weights after a resume")
 
 
+def not_finite():
+    """a learning rate that breaks everything: named by its first tensor, stopped, skipped or rolled back, and no checkpoint holds it"""
+    data = shards("small", SMALL)
+    args = ("--batch", "4", "--steps", "40", "--lr", "1e6", "--schedule", "constant", "--warmup", "0", "--clip", "0", "--every", "1", "--max-skips", "4")
+    for how in ("stop", "skip", "rollback"):
+        out = folder("nan-" + how)
+        r = train(out, data, *args, "--on-nan", how)
+        told = [e for e in events(out) if e["event"] == "nan"]
+        check(r.rc == 1 and re.search(r"(gradient|weights) of \S+\.(weight|bias) (is|are) not finite", r.err.decode()) and b"run stops" in r.err, "%s: %r" % (how, r))
+        check(len(told) >= 1 and all("not finite" in e["text"] for e in told), "%s: events %s" % (how, told))
+        check(how == "stop" or b"in a row" in r.err, "%s does not say how often: %r" % (how, r))
+        for step in checkpoints(out):
+            check(all(math.isfinite(math.fsum(x)) for x in weights(out, step).values()), "%s: the checkpoint of step %d is not finite" % (how, step))
+        check(checkpoints(out) and logits(out), "%s: no checkpoint to use" % how)
+
+
 def tied_embeddings():
     """F08: tied is stored once, untied twice; both reload with the same logits, also as one GGUF file"""
     found = {}
@@ -710,7 +726,7 @@ def waiting_for_data():
             check(all(x["payload_copied"] == 0 for x in m), "samples were copied")
 
 
-PARTS = (whole_run, json_lines, words, signals, second_signal, on_a_terminal, partial_group, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
+PARTS = (whole_run, json_lines, words, signals, second_signal, on_a_terminal, partial_group, not_finite, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
          shared_memory, workers_and_threads, bad_records, tiny_data, token_width, full_disk, broken_checkpoint, leftovers, two_at_once, resume_by_seeking,
          waiting_for_data)
 if not os.path.isdir(CORPORA):

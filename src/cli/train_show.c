@@ -401,10 +401,10 @@ static void print_end(const wr_train_show *show, const weir_trainer_info *info) 
   if (info->peak_gflop_s > 0)
     printf(", %.0f %% of the machine's %.0f GFLOP/s",
            100 * info->flop_tok * (double)info->tokens / s->total / info->peak_gflop_s / 1e9, info->peak_gflop_s);
-  printf("\nforward %.1f %%, backward %.1f %%, optimiser %.1f %%, checkpoints %.1f %%, other %.1f %%; memory %s planned, %s "
-         "measured\n",
-         100 * s->forward / s->total, 100 * s->backward / s->total, 100 * s->optimizer / s->total,
-         100 * s->checkpoint / s->total, 100 * s->other / s->total, planned, measured);
+  printf("\nforward %.1f %%, backward %.1f %%, optimiser %.1f %%, checkpoints %.1f %%, other %.1f %%; memory %s planned",
+         100 * s->forward / s->total, 100 * s->backward / s->total, 100 * s->optimizer / s->total, 100 * s->checkpoint / s->total,
+         100 * s->other / s->total, planned);
+  printf(info->measured_bytes ? ", %s measured\n" : "\n", measured);
   printf("copying %.2g %%, waiting for data %.2g %%, %.0f bytes a token\n", 100 * s->copy / s->total, 100 * s->data / s->total,
          info->bytes_copied / (double)info->tokens);
 }
