@@ -338,6 +338,154 @@ static void five_steps_of_sgd_clipped(void) {
   close_all();
 }
 
+/* ------------------------------------------------------------------------------------------------- recomputation and dropout */
+
+enum { LARGE = 1 << 17 };
+
+/* Loss and all gradients of a step with dropout, as bytes. Returns how many. */
+static size_t step_bytes(const model *m, wr_remat remat, float *out) {
+  const wr_train_shape shape = {.B = B, .T = T, .layout = WR_PACK16, .remat = remat};
+  const wr_plan_options options = {.poison = true};
+  wr_spec spec = m->spec;
+  wr_program p;
+  wr_plan plan;
+  wr_train_io io;
+  size_t n = 0;
+  spec.dropout = 0.2;
+  wr_program_init(&p);
+  if (CHECK_MSG(wr_train_build(&p, &spec, &shape, &io) == WEIR_OK, "%s", weir_last_error()) &&
+      CHECK_MSG(wr_plan_make(&p, &mem, &options, &plan) == WEIR_OK, "%s", weir_last_error())) {
+    fill_weights(&plan, &io);
+    fill_batch(&plan, &io, 0, B);
+    set_scale(&plan, &io, 1);
+    plan.regs_host->seed = 7;
+    plan.regs_host->step = 3;
+    CHECK(wr_plan_run(&plan) == WEIR_OK);
+    out[n++] = loss_of(&plan, &io);
+    for (int i = 0; i < io.n_params; i++) {
+      const int grad = p.values[io.params[i].value].grad;
+      const size_t bytes = wr_value_bytes(&p.values[grad]);
+      if (!CHECK(n + bytes / sizeof *out <= LARGE) || !CHECK(wr_plan_read(&plan, grad, 0, out + n, bytes) == WEIR_OK)) break;
+      n += bytes / sizeof *out;
+    }
+    wr_plan_free(&plan);
+  }
+  wr_program_free(&p);
+  return n * sizeof *out;
+}
+
+static void recomputation_gives_the_same_bits(void) {
+  float *kept = malloc(LARGE * sizeof *kept), *again = malloc(LARGE * sizeof *again);
+  const bool ready = open_all() && kept && again;
+  for (size_t i = 0; ready && i < WR_ARRAY_LEN(models); i++) {
+    const size_t bytes = step_bytes(&models[i], WR_REMAT_NONE, kept);
+    for (int remat = WR_REMAT_ATTENTION; remat <= WR_REMAT_BLOCK; remat++) {
+      CHECK_EQ_INT(step_bytes(&models[i], (wr_remat)remat, again), bytes);
+      CHECK_MSG(memcmp(kept, again, bytes) == 0, "%s: other bits with recomputation %d", models[i].name, remat);
+    }
+  }
+  free(kept);
+  free(again);
+  close_all();
+}
+
+/* GPT-2 124M, B=4 T=256, on the device that runs nothing. A block keeps only its input: about a twentieth of what it keeps otherwise. */
+static void recomputation_takes_less_memory(void) {
+  const char *archs[] = {"gpt2", "llama"};
+  for (int a = 0; a < 2; a++) {
+    size_t bytes[3] = {0};
+    for (int remat = WR_REMAT_NONE; remat <= WR_REMAT_BLOCK; remat++) {
+      const wr_train_shape shape = {.B = 4, .T = 256, .layout = WR_PACK16, .remat = (wr_remat)remat, .accumulate = true};
+      wr_device *null = NULL;
+      wr_mem none;
+      wr_spec s;
+      wr_program p;
+      wr_plan plan;
+      wr_train_io io;
+      REQUIRE(wr_device_find("null")->open(&(wr_device_options){.threads = 2}, &null) == WEIR_OK);
+      wr_mem_init(&none, null, 0);
+      wr_program_init(&p);
+      if (CHECK(wr_spec_preset(archs[a], "100m", 4096, 256, &s) == WEIR_OK) &&
+          CHECK_MSG(wr_train_build(&p, &s, &shape, &io) == WEIR_OK, "%s", weir_last_error()) &&
+          CHECK_MSG(wr_plan_make(&p, &none, NULL, &plan) == WEIR_OK, "%s", weir_last_error())) {
+        bytes[remat] = plan.arena_bytes;
+        wr_plan_free(&plan);
+      }
+      wr_program_free(&p);
+      null->api->close(null);
+    }
+    CHECK_MSG((double)bytes[1] < 0.85 * (double)bytes[0] && (double)bytes[2] < 0.35 * (double)bytes[0],
+              "%s: activations of %zu bytes, %zu with attentions and %zu with blocks recomputed", archs[a], bytes[0], bytes[1],
+              bytes[2]);
+  }
+}
+
+/* y = dropout(x) of ones and, with dy of ones, its gradient. */
+static void run_dropout(const char *name, uint64_t seed, int64_t step, float *y, float *dx) {
+  wr_program p;
+  wr_plan plan;
+  wr_program_init(&p);
+  const int x = wr_value_2d(&p, WR_INPUT, "x", WR_F32, 8, LARGE / 8),
+            dy = wr_value_2d(&p, WR_INPUT, "dy", WR_F32, 8, LARGE / 8);
+  const int out = wr_dropout(&p, x, 0.1f, name);
+  wr_mark_output(&p, out);
+  wr_pass_grad(&p, &out, &dy, 1, &x, 1);
+  if (CHECK_MSG(wr_plan_make(&p, &mem, NULL, &plan) == WEIR_OK, "%s", weir_last_error())) {
+    float *ones[] = {wr_plan_host(&plan, x), wr_plan_host(&plan, dy)};
+    for (int k = 0; k < 2; k++)
+      for (int i = 0; i < LARGE; i++) ones[k][i] = 1;
+    plan.regs_host->seed = seed;
+    plan.regs_host->step = step;
+    CHECK(wr_plan_run(&plan) == WEIR_OK);
+    CHECK(wr_plan_read(&plan, out, 0, y, LARGE * sizeof *y) == WEIR_OK);
+    CHECK(wr_plan_read(&plan, p.values[x].grad, 0, dx, LARGE * sizeof *dx) == WEIR_OK);
+    wr_plan_free(&plan);
+  }
+  wr_program_free(&p);
+}
+
+static void dropout_keeps_its_rate_and_its_bits(void) {
+  static const struct {
+    const char *name;
+    uint64_t seed;
+    int64_t step;
+  } others[] = {{"b", 5, 9}, {"a", 6, 9}, {"a", 5, 10}};
+  float *y = malloc(LARGE * sizeof *y), *dx = malloc(LARGE * sizeof *dx), *other = malloc(LARGE * sizeof *other);
+  if (open_all() && y && dx && other) {
+    int dropped = 0;
+    run_dropout("a", 5, 9, y, dx);
+    CHECK_MSG(memcmp(y, dx, LARGE * sizeof *y) == 0, "the gradient drops other elements");
+    for (int i = 0; i < LARGE; i++) {
+      dropped += y[i] == 0;
+      if (y[i] != 0) CHECK_NEAR(y[i], 1 / 0.9, 1e-6);
+    }
+    CHECK_NEAR((double)dropped / LARGE, 0.1, 5 * sqrt(0.09 / LARGE)); /* five standard deviations */
+    for (size_t k = 0; k < WR_ARRAY_LEN(others); k++) {
+      int both = 0;
+      run_dropout(others[k].name, others[k].seed, others[k].step, other, dx);
+      for (int i = 0; i < LARGE; i++) both += y[i] == 0 && other[i] == 0;
+      CHECK_NEAR((double)both / LARGE, 0.01, 5 * sqrt(0.0099 / LARGE)); /* independent of the first */
+    }
+  }
+  free(y);
+  free(dx);
+  free(other);
+  close_all();
+}
+
+static void validation_has_no_dropout(void) {
+  wr_spec s = models[0].spec;
+  wr_program p;
+  wr_train_io io;
+  s.dropout = 0.5;
+  wr_program_init(&p);
+  if (CHECK(wr_train_build(&p, &s, &(wr_train_shape){.B = 1, .T = T, .forward_only = true}, &io) == WEIR_OK)) {
+    for (int i = 0; i < p.n_instrs; i++) CHECK(p.instrs[i].op != &wr_op_dropout);
+    CHECK_EQ_INT(io.first_backward, p.n_instrs);
+  }
+  wr_program_free(&p);
+}
+
 /* -------------------------------------------------------------------------------------------------------------------- specs */
 
 /* Published counts: GPT-2 small has 124,439,808 parameters, TinyLlama 1,100,048,384. */
@@ -399,5 +547,6 @@ static void refuses_with_the_field_and_the_rule(void) {
 }
 
 TEST_MAIN("train_graph", TEST(gradients_equal_torch), TEST(accumulation_is_weighted_by_tokens), TEST(twenty_steps_of_adamw),
-          TEST(five_steps_of_muon), TEST(five_steps_of_sgd_clipped), TEST(presets_count_as_published),
-          TEST(every_size_is_near_its_name), TEST(refuses_with_the_field_and_the_rule))
+          TEST(five_steps_of_muon), TEST(five_steps_of_sgd_clipped), TEST(recomputation_gives_the_same_bits),
+          TEST(recomputation_takes_less_memory), TEST(dropout_keeps_its_rate_and_its_bits), TEST(validation_has_no_dropout),
+          TEST(presets_count_as_published), TEST(every_size_is_near_its_name), TEST(refuses_with_the_field_and_the_rule))

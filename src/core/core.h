@@ -1,6 +1,6 @@
 /* core: the program of coarse operations and the passes that turn it into a plan.
  *
- *   build -> check -> cast -> grad -> fuse -> select -> place -> plan -> run        (one file each; the checker after each in debug builds)
+ *   build -> check -> cast -> grad -> remat -> fuse -> select -> place -> plan -> run        (one file each; the checker after each in debug builds)
  *
  * A program is a list of instructions in execution order over a table of values. It is written once by a builder, planned once, and
  * replayed thousands of times. Core knows ops only as rows of a table (wr_ops), and memory only as device addresses.
@@ -212,6 +212,11 @@ void wr_grad_add(wr_grad *g, int value, int grad);
 /* May the instruction that the rule of `i` emits next do i's own work too? Yes when nothing reads i's outputs so far; then i is removed, and
  * the next instruction must write them. */
 bool wr_grad_take_over(wr_grad *g, const wr_instr *i);
+
+/* After the gradient pass, whose instructions begin at n_forward: what only gradients read of a segment [begin, end) of the forward pass is
+ * made again before they do, instead of being kept. Segments do not overlap. Results are the same bits; remat.c says what is repeated. */
+typedef struct wr_segment { int begin, end; } wr_segment;
+weir_status wr_pass_remat(wr_program *p, const wr_segment *segments, int n, int n_forward);
 
 weir_status wr_pass_fuse(wr_program *p);
 int wr_value_readers(const wr_program *p, int value); /* uses of a value besides the instruction that defines it */

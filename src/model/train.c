@@ -73,6 +73,11 @@ int wr_train_residual(wr_train_builder *b, int x, int y, int matrix, int bias, c
   return wr_matmul(b->p, y, matrix, bias, x);
 }
 
+void wr_train_segment(wr_train_builder *b, wr_remat what, int begin) {
+  if (b->shape->remat == what && b->n_segments < b->spec->layers)
+    b->segments[b->n_segments++] = (wr_segment){begin, b->p->n_instrs};
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- the program */
 
 static weir_status check_shape(const wr_spec *s, const wr_train_shape *shape) {
@@ -107,7 +112,9 @@ weir_status wr_train_build(wr_program *p, const wr_spec *s, const wr_train_shape
   wr_train_builder b = {.p = p, .spec = s, .shape = shape};
   b.cap_params = (int)s->layers * arch->params_a_layer + arch->params_besides;
   b.io.params = wr_arena_alloc(&p->arena, (size_t)b.cap_params * sizeof *b.io.params);
-  if (!b.io.params) return wr_fail_nomem((size_t)b.cap_params * sizeof *b.io.params, "the parameters of a model");
+  b.segments = wr_arena_alloc(&p->arena, (size_t)s->layers * sizeof *b.segments);
+  if (!b.io.params || !b.segments)
+    return wr_fail_nomem((size_t)b.cap_params * sizeof *b.io.params, "the parameters of a model");
   b.io.tokens = table_of_rows(p, "tokens", rows);
   b.io.targets = table_of_rows(p, "targets", rows);
   b.io.pos = table_of_rows(p, "pos", rows);
@@ -126,6 +133,7 @@ weir_status wr_train_build(wr_program *p, const wr_spec *s, const wr_train_shape
     b.io.first_backward = p->values[b.io.loss].def; /* the head's loss and gradients are one instruction */
   }
   WR_TRY(wr_program_status(p));
+  if (!shape->forward_only) WR_TRY(wr_pass_remat(p, b.segments, b.n_segments, b.io.first_backward));
   WR_TRY(wr_check(p));
   *out = b.io;
   return WEIR_OK;

@@ -13,6 +13,8 @@ typedef struct wr_train_builder {
   wr_train_io io;  /* params has room for cap_params */
   int cap_params;
   int layer;       /* of which blk.N.* are made */
+  wr_segment *segments; /* [n_segments, at most one a layer] to be recomputed */
+  int n_segments;
 } wr_train_builder;
 
 typedef struct wr_train_arch {
@@ -37,5 +39,8 @@ int wr_train_bias(wr_train_builder *b, const char *what, int64_t n);            
 int wr_train_residual(wr_train_builder *b, int x, int y, int matrix, int bias, const char *name);
 /* Dropout where the spec has it; `name` as of parameters. */
 int wr_train_dropout(wr_train_builder *b, int x, const char *name);
+
+/* The instructions from `begin` on are an attention, or a block: recomputed where the shape asks for that. */
+void wr_train_segment(wr_train_builder *b, wr_remat what, int begin);
 
 #endif
