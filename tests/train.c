@@ -213,7 +213,7 @@ static void ledger_is_what_is_taken(void) {
 
 /* ------------------------------------------------------------------------------------------------------------------- resuming */
 
-static void resume_with(const char *optimizer, const char *name) {
+static void resume_with(const char *optimizer, const char *text, const char *name) {
   char a[64], b[64];
   double whole[MOST] = {0}, parts[MOST] = {0};
   snprintf(a, sizeof a, "%s-a", name);
@@ -221,6 +221,7 @@ static void resume_with(const char *optimizer, const char *name) {
   const char *one = path_of(a), *two = path_of(b);
   weir_train_options o = tiny(20);
   o.optimizer = optimizer, o.dropout = 0.1, o.eval_every = 5;
+  if (text) source.path = text, o.tokenizer = "bytes", o.shuffle_window = 16;
   run_to(one, &o, 100, whole);
   o.every = "3";
   weir_trainer *t = open_run(two, &o);
@@ -252,9 +253,39 @@ static void resume_with(const char *optimizer, const char *name) {
   weir_trainer_close(t);
 }
 static void resume_equals_undisturbed(void) {
-  resume_with("adamw", "resume");
-  resume_with("muon", "resume-muon");
-  resume_with("sgd", "resume-sgd");
+  resume_with("adamw", NULL, "resume");
+  resume_with("muon", NULL, "resume-muon");
+  resume_with("sgd", NULL, "resume-sgd");
+}
+
+/* Text as it is read, over several groups of samples and more than one epoch. */
+static void resume_on_text_equals_undisturbed(void) {
+  const char *path = path_of("short.txt");
+  char *text = make_text(4000);
+  FILE *f = fopen(path, "wb");
+  REQUIRE(text && f && fwrite(text, 1, 4000, f) == 4000 && fclose(f) == 0);
+  free(text);
+  resume_with("adamw", path, "resume-text");
+}
+
+/* An epoch of text whose number of samples is not known beforehand ends where the text does. */
+static void epochs_of_text_end(void) {
+  const char *path = path_of("short.txt");
+  weir_train_options o = tiny(0);
+  source.path = path, o.tokenizer = "bytes", o.shuffle_window = 16, o.epochs = 2;
+  weir_trainer *t = open_run(NULL, &o);
+  weir_train_report r = {0};
+  double before = 0;
+  REQUIRE(t);
+  for (int i = 0; i < 100 && !r.done; i++) {
+    if (!CHECK(weir_trainer_step(t, &r) == WEIR_OK)) break;
+    CHECK(r.progress >= before && r.progress <= 1);
+    before = r.progress;
+  }
+  CHECK(r.done);
+  CHECK_MSG(r.tokens >= 2 * 3900 && r.tokens <= 2 * 4000 + 8 * 32, "%llu tokens of two epochs of 4,000 bytes less validation",
+            (unsigned long long)r.tokens);
+  weir_trainer_close(t);
 }
 
 static void settings_of_a_run_stay(void) {
@@ -550,6 +581,8 @@ int main(int argc, char **argv) {
   static const test_row rows[] = {TEST(learns_below_bigrams),
                                   TEST(ledger_is_what_is_taken),
                                   TEST(resume_equals_undisturbed),
+                                  TEST(resume_on_text_equals_undisturbed),
+                                  TEST(epochs_of_text_end),
                                   TEST(settings_of_a_run_stay),
                                   TEST(snapshots_are_copies),
                                   TEST(accumulation_is_a_larger_batch),
