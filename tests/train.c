@@ -211,6 +211,47 @@ static void ledger_is_what_is_taken(void) {
   weir_trainer_close(t);
 }
 
+/* Recomputing gives the same bits in less memory, and is chosen where memory asks for it. */
+static void recomputes_when_memory_is_short(void) {
+  static const char *const ways[] = {"none", "attention", "block"};
+  double want[MOST] = {0};
+  uint64_t bytes[3] = {0};
+  for (int i = 0; i < 3; i++) {
+    double got[MOST] = {0};
+    weir_train_options o = tiny(4);
+    o.layers = 4, o.ctx = 64, o.remat = ways[i], o.dropout = 0.1;
+    weir_trainer *t = open_run(NULL, &o);
+    weir_trainer_info info;
+    REQUIRE(t);
+    go(t, 4, i ? got : want);
+    weir_trainer_get_info(t, &info);
+    CHECK_STR(info.remat, ways[i]);
+    bytes[i] = info.planned_bytes - info.memory[info.n_memory - 1].bytes; /* less what is not the context's */
+    for (int s = 0; s < 4 && i; s++)
+      CHECK_MSG(got[s] == want[s], "remat %s, step %d: %.9g, not %.9g", ways[i], s + 1, got[s], want[s]);
+    weir_trainer_close(t);
+  }
+  CHECK_MSG(bytes[1] < bytes[0] && bytes[2] + bytes[2] / 10 < bytes[1], "%llu, %llu, %llu bytes", (unsigned long long)bytes[0],
+            (unsigned long long)bytes[1], (unsigned long long)bytes[2]);
+  weir_train_options o = tiny(4);
+  o.layers = 4, o.ctx = 64;
+  weir_context *small;
+  weir_trainer *t = NULL;
+  weir_trainer_info info;
+  const weir_context_options co = {.memory_bytes = bytes[2] + bytes[2] / 5}; /* a tenth is to be left */
+  REQUIRE(weir_context_open(&co, &small) == WEIR_OK);
+  if (CHECK_MSG(weir_trainer_open(small, NULL, &o, &t) == WEIR_OK, "%s", weir_last_error())) {
+    weir_trainer_get_info(t, &info);
+    CHECK_STR(info.remat, "block");
+    weir_trainer_close(t);
+  }
+  weir_context_close(small);
+  const weir_context_options tight = {.memory_bytes = bytes[2] / 4};
+  REQUIRE(weir_context_open(&tight, &small) == WEIR_OK);
+  CHECK(weir_trainer_open(small, NULL, &o, &t) == WEIR_ENOMEM);
+  weir_context_close(small);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------- resuming */
 
 static void resume_with(const char *optimizer, const char *text, const char *name) {
@@ -580,6 +621,7 @@ static void settings_are_checked(void) {
 int main(int argc, char **argv) {
   static const test_row rows[] = {TEST(learns_below_bigrams),
                                   TEST(ledger_is_what_is_taken),
+                                  TEST(recomputes_when_memory_is_short),
                                   TEST(resume_equals_undisturbed),
                                   TEST(resume_on_text_equals_undisturbed),
                                   TEST(epochs_of_text_end),

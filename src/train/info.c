@@ -58,14 +58,13 @@ static void put_line(weir_trainer *t, const char *what, size_t bytes) {
 }
 
 static void make_ledger(weir_trainer *t) {
-  const size_t *used = t->ctx->mem.used_bytes;
-  const size_t grads = t->grads.bytes;
+  const size_t grads = t->grads.bytes, active = t->ctx->mem.used_bytes[WR_MEM_ACTIVATIONS] - t->used_before[WR_MEM_ACTIVATIONS];
   size_t in_arena = 0; /* gradients that lie among the activations */
   for (int i = 0; i < t->n_slots && !grads; i++) in_arena += t->slots[i].bytes;
-  put_line(t, "weights", used[WR_MEM_WEIGHTS]);
+  put_line(t, "weights", t->weight_bytes);
   put_line(t, "gradients", grads + in_arena);
   put_line(t, "moments", t->moment_bytes);
-  put_line(t, "activations", used[WR_MEM_ACTIVATIONS] - WR_MIN(in_arena, used[WR_MEM_ACTIVATIONS]));
+  put_line(t, "activations", active - WR_MIN(in_arena, active));
   put_line(t, "program, data, plans", t->base_bytes);
 }
 

@@ -135,25 +135,34 @@ static weir_status build_rules(weir_trainer *t) {
 
 const char *const wr_remat_names[] = {"none", "attention", "block"};
 
-/* The first form of recomputation that leaves the step within what memory there is. */
+uint64_t wr_train_taken(const weir_trainer *t) {
+  uint64_t sum = 0;
+  for (int c = 0; c < WR_MEM_CLASS_COUNT; c++) sum += t->ctx->mem.used_bytes[c] - t->used_before[c];
+  return sum;
+}
+
+static weir_status does_not_fit(const weir_trainer *t, uint64_t need) {
+  char a[16], b[16];
+  wr_size_text(a, need);
+  wr_size_text(b, t->memory_left);
+  return wr_fail(WEIR_ENOMEM,
+                 "a step takes %s (remat %s), but only %s of memory are left: ask for a smaller batch (and more accumulate), a "
+                 "shorter ctx%s or a smaller model",
+                 a, wr_remat_names[t->remat], b, t->remat == WR_REMAT_BLOCK ? "" : ", remat block");
+}
+
+/* The first form of recomputation that leaves a tenth of the memory. */
 static weir_status choose_remat(weir_trainer *t) {
   const char *asked = t->set.o.remat;
+  const bool any = wr_is(asked, "auto");
   for (int r = WR_REMAT_NONE; r <= WR_REMAT_BLOCK; r++) {
-    if (!wr_is(asked, "auto") && !wr_is(asked, wr_remat_names[r])) continue;
-    const uint64_t left = weir_context_memory(t->ctx); /* nothing that was taken is touched yet */
-    WR_TRY(build_pass(t, &t->micro, &t->io, (wr_remat)r, false, NULL));
+    if (!any && !wr_is(asked, wr_remat_names[r])) continue;
     t->remat = (wr_remat)r;
-    const uint64_t need = wr_mem_used(&t->ctx->mem);
-    if (need <= left / 10 * 9) return WEIR_OK;
-    if (r == WR_REMAT_BLOCK || !wr_is(asked, "auto")) {
-      char a[16], b[16];
-      wr_size_text(a, need);
-      wr_size_text(b, left);
-      return wr_fail(WEIR_ENOMEM,
-                     "a step takes %s, but only %s of memory are left: ask for a smaller batch (more accumulate), a shorter "
-                     "ctx, remat block or a smaller model",
-                     a, b);
-    }
+    const weir_status s = build_pass(t, &t->micro, &t->io, t->remat, false, NULL);
+    const bool last = !any || r == WR_REMAT_BLOCK;
+    if (s != WEIR_OK && (s != WEIR_ENOMEM || last)) return s;
+    if (s == WEIR_OK && wr_train_taken(t) <= t->memory_left / 10 * 9) return WEIR_OK;
+    if (last) return does_not_fit(t, wr_train_taken(t));
     free_stage(t, &t->micro);
   }
   return WEIR_OK;

@@ -24,8 +24,9 @@
 #define WR_PROGRESS_MAP(X) \
   X(step, INT) \
   X(applied, INT) \
-  X(skipped, INT) X(troubles, INT) X(trouble_at, INT) X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) \
-      X(loss_mean, FLOAT) X(loss_n, INT) X(best_val, FLOAT) X(epoch, INT)
+  X(skipped, INT) \
+  X(troubles, INT) X(trouble_at, INT) X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) X(loss_mean, FLOAT) \
+      X(loss_n, INT) X(best_val, FLOAT) X(epoch, INT)
 
 static void write_state(const weir_trainer *t, wr_str *s) {
   const wr_progress *p = &t->now;
@@ -214,8 +215,8 @@ static weir_status load(weir_trainer *t, const wr_checkpoint *c) {
 
 /* Memory for tensors that change before they were written: all of them where there is plenty, else what can be spared. */
 static weir_status open_aside(weir_trainer *t) {
-  const uint64_t want = t->weight_bytes + t->moment_bytes, left = weir_context_memory(t->ctx), used = wr_mem_used(&t->ctx->mem);
-  const uint64_t spare = left > used ? (left - used) / 4 : 0; /* what is taken is not touched yet */
+  const uint64_t want = t->weight_bytes + t->moment_bytes, taken = wr_train_taken(t);
+  const uint64_t spare = t->memory_left > taken ? (t->memory_left - taken) / 4 : 0;
   const size_t bytes = (size_t)WR_MIN(want, spare);
   if (!bytes) return WEIR_OK;
   pthread_mutex_lock(&t->ctx->lock);

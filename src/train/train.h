@@ -159,6 +159,8 @@ struct weir_trainer {
   double peak_flop_s;
   double predicted_s;
   double flop_tok;
+  uint64_t memory_left;        /* before anything of this run was taken */
+  size_t used_before[WR_MEM_CLASS_COUNT]; /* of the context by others, as it was then */
   size_t base_bytes;           /* anonymous memory before anything of this run was taken */
   size_t seen_bytes;           /* most that was seen since */
   weir_train_bytes ledger[8];
@@ -179,6 +181,7 @@ void wr_train_weights_close(weir_trainer *t);
 
 weir_status wr_train_plans_open(weir_trainer *t);
 void wr_train_plans_close(weir_trainer *t);
+uint64_t wr_train_taken(const weir_trainer *t);       /* bytes of the context's memory that this run has */
 weir_status wr_stage_run(weir_trainer *t, wr_stage *s, wr_part before, wr_part after); /* and its time is divided */
 extern const char *const wr_remat_names[];            /* by wr_remat */
 

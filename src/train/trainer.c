@@ -26,6 +26,8 @@ static weir_status open_all(weir_trainer *t, const char *folder, const weir_trai
   }
   WR_TRY(wr_train_source_open(t));
   wr_machine_open(t);
+  t->memory_left = weir_context_memory(t->ctx);
+  memcpy(t->used_before, t->ctx->mem.used_bytes, sizeof t->used_before);
   WR_TRY(wr_train_weights_open(t));
   WR_TRY(wr_train_plans_open(t));
   WR_TRY(wr_info_open(t));
