@@ -237,13 +237,14 @@ weir_status weir_data_check(const char *folder, int (*progress)(void *user, cons
 weir_status weir_data_stats(const char *folder, int (*progress)(void *user, const weir_data_progress *p), void *user, weir_data_info *out);
 
 typedef struct weir_data_bench_row {
-  const char *name;        /* "weir", "naive" */
-  double tok_s;            /* tokens a second that the consumer received and summed; best of the repeats */
-  double copied_per_tok;   /* bytes copied for a token that the consumer receives */
-  uint64_t tokens, sum;    /* of a repeat; the sum of all ids received, equal for all rows */
+  const char *name;        /* static */
+  double tok_s;            /* tokens a second that the consumer received; it adds up every one of them. Best of the repeats */
+  double copied_per_tok;   /* bytes copied for each */
+  uint64_t tokens, sum;    /* of one epoch: targets received; sum of all inputs and all targets, the same in every row */
 } weir_data_bench_row;
-/* One epoch of a folder's training split in batches of B times T, by this loader and by the naive pipeline (read, decode, collate,
- * copy, copy). rows [2]. */
+enum { WEIR_DATA_BENCH_ROWS = 3 };
+/* Epochs of a folder's training split in batches of `batch` samples: the loader's views as they are; widened into a training program's
+ * tables; and the pipeline that most programs have (read, decode, collate, copy to staging, copy to the device). reps 0: 5. */
 weir_status weir_data_bench(const char *folder, int64_t batch, int64_t context_tok, int reps, weir_data_bench_row *rows);
 
 /* ---------------------------------------------------------------------------------------------------------------- model

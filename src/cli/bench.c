@@ -240,9 +240,9 @@ int wr_cmd_bench(const wr_options *o) {
   static const struct {
     const char *name;
     int (*run)(const wr_options *o);
-  } kinds[] = {{"machine", bench_machine}, {"ops", bench_ops}, {"model", bench_model}};
+  } kinds[] = {{"machine", bench_machine}, {"ops", bench_ops}, {"model", bench_model}, {"data", wr_bench_data}};
   const char *what = o->n_args ? o->args[0] : "machine";
   for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
     if (strcmp(what, kinds[i].name) == 0) return kinds[i].run(o);
-  return wr_usage(o, "'%s' is none of machine, ops, model", what);
+  return wr_usage(o, "'%s' is none of machine, ops, model, data", what);
 }

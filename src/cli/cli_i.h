@@ -59,6 +59,8 @@ weir_status wr_open_model(const wr_options *o, const char *path, weir_context **
 void wr_close_model(weir_context *ctx, weir_model *m);
 weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **out);
 
+int wr_bench_data(const wr_options *o); /* bench_data.c */
+
 /* Ctrl-C and SIGTERM make the session stop; a second one ends the process at once. wr_interrupted: 0, 130 or 143. */
 typedef void (*wr_stop_fn)(void *what);
 void wr_on_signal(wr_stop_fn stop, void *what); /* stop(what), from the handler; NULL: nothing runs any more */
