@@ -1,5 +1,6 @@
 /* Models of the kinds that weir trains, tiny: their logits against Hugging Face transformers in double and against llama.cpp (golden
  * files by tools/oracle/tiny_models.py); from a file, from a checkpoint of a run, with a tied and an untied output matrix. */
+#include <dirent.h>
 #include <math.h>
 #include <sys/stat.h>
 
@@ -241,5 +242,34 @@ static void a_newer_checkpoint_is_noticed(void) {
   wr_gguf_close(o.g);
 }
 
+static int packed_files(void) {
+  int n = 0;
+  char folder[128];
+  snprintf(folder, sizeof folder, "%s/packed", make_scratch());
+  DIR *d = opendir(folder);
+  for (struct dirent *e; d && (e = readdir(d));) n += strstr(e->d_name, ".pack") != NULL;
+  if (d) closedir(d);
+  return n;
+}
+
+/* What was packed of a checkpoint that is gone goes when the next one is packed. */
+static void packed_checkpoints_go_with_them(void) {
+  golden o;
+  char run[128], path[256];
+  float a[256];
+  REQUIRE(open_golden(&o, GPT2));
+  snprintf(run, sizeof run, "%s/first", make_scratch());
+  CHECK(save_as_run(LLAMA, run, false, false) > 0);
+  CHECK(logits_of(run, false, 0, o.tokens, 64, a));
+  const int before = packed_files();
+  snprintf(path, sizeof path, "%s/checkpoints/step-1/model.gguf", run);
+  CHECK_EQ_INT(unlink(path), 0);
+  snprintf(run, sizeof run, "%s/second", make_scratch());
+  CHECK(save_as_run(LLAMA, run, true, false) > 0);
+  CHECK(logits_of(run, false, 0, o.tokens, 64, a));
+  CHECK_EQ_INT(packed_files(), before);
+  wr_gguf_close(o.g);
+}
+
 TEST_MAIN("tiny", TEST(gpt2_as_others_have_it), TEST(llama_as_others_have_it), TEST(no_position_beyond_the_table),
-          TEST(tied_and_untied), TEST(a_newer_checkpoint_is_noticed))
+          TEST(tied_and_untied), TEST(a_newer_checkpoint_is_noticed), TEST(packed_checkpoints_go_with_them))

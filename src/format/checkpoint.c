@@ -130,7 +130,7 @@ static bool parse_file(const char **p, wr_manifest *m) {
          after(p, ", \"xxh64\": \"") && parse_number(p, 16, &f->hash) && after(p, "\"}");
 }
 
-static bool parse_manifest(const char *text, wr_manifest *m) {
+bool wr_manifest_parse(const char *text, wr_manifest *m) {
   const char *p = text;
   uint64_t step, hash;
   *m = (wr_manifest){.val_loss = NAN};
@@ -158,7 +158,7 @@ weir_status wr_manifest_read(const char *folder, wr_manifest *out) {
   wr_manifest m;
   WR_TRY(wr_join(path, sizeof path, folder, WR_MANIFEST));
   WR_TRY(wr_file_read(path, MANIFEST_MAX, &text, &n));
-  const bool ok = strlen(text) == n && parse_manifest(text, &m);
+  const bool ok = strlen(text) == n && wr_manifest_parse(text, &m);
   wr_free(text);
   if (!ok) return wr_fail(WEIR_EFORMAT, "%s: is damaged", wr_shown(path));
   *out = m;

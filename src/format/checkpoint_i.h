@@ -23,6 +23,7 @@ typedef struct wr_manifest {
 
 bool wr_manifest_name_ok(const char *name);
 weir_status wr_manifest_write(const char *folder, const wr_manifest *m); /* synced */
+bool wr_manifest_parse(const char *text, wr_manifest *out);              /* *out is changed also where it returns false */
 /* EFORMAT: it is not what wr_manifest_write wrote. */
 weir_status wr_manifest_read(const char *folder, wr_manifest *out);
 /* Are the files there with their sizes; with `contents` of those files also their checksums (NULL: all of them; "": none)? */

@@ -209,14 +209,56 @@ static bool abandoned(const char *path) {
   return free_to_go;
 }
 
-/* Remove what killed processes left in the folder. */
+/* The head of a packed file, read and not mapped, since whoever lists does not want a signal from a file that shrinks. */
+static char *read_head(const char *path, size_t file_bytes, size_t *bytes) {
+  FILE *f = fopen(path, "rbe");
+  if (!f) return NULL;
+  pack_head h;
+  char *head = NULL;
+  if (fread(&h, sizeof h, 1, f) == 1 && h.head_bytes >= sizeof h && h.head_bytes <= WR_MIN(HEAD_MAX, file_bytes)) {
+    head = wr_malloc((size_t)h.head_bytes);
+    if (head) {
+      memcpy(head, &h, sizeof h);
+      *bytes = (size_t)h.head_bytes;
+      if (fread(head + sizeof h, 1, *bytes - sizeof h, f) != *bytes - sizeof h) {
+        wr_free(head);
+        head = NULL;
+      }
+    }
+  }
+  fclose(f);
+  return head;
+}
+
+/* The source that a whole packed file's head names; NULL: it is damaged. */
+static const char *source_of(const char *head, size_t bytes, size_t file_bytes) {
+  pack_head h;
+  if (head_fault((const uint8_t *)head, bytes, file_bytes)) return NULL;
+  memcpy(&h, head, sizeof h);
+  const size_t at = sizeof h + (size_t)h.n_tensors * sizeof(pack_tensor);
+  return at < bytes && memchr(head + at, 0, bytes - at) ? head + at : NULL;
+}
+
+/* A run's checkpoints come and go: what was packed of one that is gone is of no use to anybody. */
+static bool of_gone_checkpoint(const char *path) {
+  struct stat st;
+  size_t bytes = 0;
+  char *head = stat(path, &st) == 0 ? read_head(path, (size_t)st.st_size, &bytes) : NULL;
+  const char *source = head ? source_of(head, bytes, (size_t)st.st_size) : NULL;
+  const bool gone = source && strstr(source, "/checkpoints/step-") && access(source, F_OK) != 0 && errno == ENOENT;
+  wr_free(head);
+  return gone;
+}
+
+/* Remove what killed processes left in the folder, and what was packed of checkpoints that were removed. */
 static void sweep(const char *folder) {
   DIR *d = opendir(folder);
   if (!d) return;
   char path[PATH_MAX + 256];
   for (struct dirent *e; (e = readdir(d));) {
     snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-    if (ends_with(e->d_name, ".tmp") && abandoned(path)) unlink(path);
+    if (ends_with(e->d_name, ".tmp") ? abandoned(path) : ends_with(e->d_name, ".pack") && of_gone_checkpoint(path))
+      unlink(path);
   }
   closedir(d);
 }
@@ -371,27 +413,6 @@ weir_status wr_pack_open(wr_model *m, const wr_model_options *options, wr_str *w
 
 /* ---------------------------------------------------------------------------------------------------- listing and verifying */
 
-/* The head of a packed file, read and not mapped, since whoever lists does not want a signal from a file that shrinks. */
-static char *read_head(const char *path, size_t file_bytes, size_t *bytes) {
-  FILE *f = fopen(path, "rbe");
-  if (!f) return NULL;
-  pack_head h;
-  char *head = NULL;
-  if (fread(&h, sizeof h, 1, f) == 1 && h.head_bytes >= sizeof h && h.head_bytes <= WR_MIN(HEAD_MAX, file_bytes)) {
-    head = wr_malloc((size_t)h.head_bytes);
-    if (head) {
-      memcpy(head, &h, sizeof h);
-      *bytes = (size_t)h.head_bytes;
-      if (fread(head + sizeof h, 1, *bytes - sizeof h, f) != *bytes - sizeof h) {
-        wr_free(head);
-        head = NULL;
-      }
-    }
-  }
-  fclose(f);
-  return head;
-}
-
 static bool source_changed(const pack_head *h, const char *source) {
   struct stat st;
   if (stat(source, &st)) return true;
@@ -409,14 +430,12 @@ static weir_status list_one(const char *path, const struct stat *st, weir_status
   }
   size_t bytes = 0;
   char *head = read_head(path, (size_t)st->st_size, &bytes);
-  if (head && !head_fault((const uint8_t *)head, bytes, (size_t)st->st_size)) {
+  const char *source = head ? source_of(head, bytes, (size_t)st->st_size) : NULL;
+  if (source) {
     pack_head h;
     memcpy(&h, head, sizeof h);
-    const size_t at = sizeof h + (size_t)h.n_tensors * sizeof(pack_tensor);
-    if (at < bytes && memchr(head + at, 0, bytes - at)) {
-      f.source = head + at;
-      f.stale = source_changed(&h, f.source);
-    }
+    f.source = (char *)(uintptr_t)source;
+    f.stale = source_changed(&h, source);
   }
   const weir_status s = fn(user, &f);
   wr_free(head);
