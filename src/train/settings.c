@@ -269,8 +269,6 @@ static weir_status own_texts(wr_settings *set) {
     return wr_fail(WEIR_EUSAGE, "%zu sources of data are more than %d, or are not there", o->n_data, WR_TRAIN_SOURCES);
   for (size_t i = 0; i < o->n_data; i++) {
     if (!o->data[i].path) return wr_fail(WEIR_EUSAGE, "source %zu of the data has no path", i);
-    if (!(o->data[i].weight >= 0 && o->data[i].weight < INFINITY))
-      return wr_fail(WEIR_EUSAGE, "the weight of %s is %g, but it must not be negative", o->data[i].path, o->data[i].weight);
     set->sources[i] = (weir_train_data){wr_arena_strdup(&set->arena, o->data[i].path), o->data[i].weight};
     if (!set->sources[i].path) return wr_fail_nomem(64, "a setting");
   }
@@ -315,6 +313,9 @@ static weir_status finish(wr_settings *set) {
     return wr_fail(WEIR_EUNSUPPORTED, "precision %s comes with the next version: this one trains in fp32", o->precision);
   if (!o->steps && !(o->epochs > 0) && !(o->time > 0)) o->steps = 1000;
   if (!o->n_data) return wr_fail(WEIR_EUSAGE, "there is no data to train on: name a folder of shards or a text");
+  for (size_t i = 0; i < o->n_data; i++)
+    if (!(o->data[i].weight >= 0 && o->data[i].weight < INFINITY))
+      return wr_fail(WEIR_EUSAGE, "the weight of %s is %g, but it must not be negative", o->data[i].path, o->data[i].weight);
   WR_TRY(parse_every(set));
   return parse_decay_kinds(set);
 }
