@@ -159,6 +159,45 @@ typedef struct weir_message {
 weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer,
                                 weir_token **tokens, size_t *n_tokens);
 
+/* Byte-level BPE of a text. Ids are those that Hugging Face's ByteLevel BPE trainer gives: 0 is <|endoftext|>, which begins and ends
+ * texts, then the 256 bytes in the order of their characters, then a token a merge: the most frequent pair of neighbours within a word,
+ * of equally frequent ones that with the lowest ids. The same text gives the same vocabulary, whatever the threads. Inputs are those
+ * of weir_data_build (below); all of the different words must fit into memory, about 100 bytes each. */
+typedef struct weir_tokenizer_progress {
+  double done;             /* 0 … 1; 0: unknown (standard input) */
+  double seconds;
+  uint64_t bytes;          /* of text, so far */
+  int64_t vocab;           /* tokens so far; 0: still reading */
+} weir_tokenizer_progress;
+typedef struct weir_tokenizer_train_options {
+  int64_t vocab;           /* tokens, 257 or more; 0: 8192. Fewer come out when no pair is frequent enough */
+  const char *pre;         /* how text is cut into words: "gpt-2", "llama-bpe", "qwen2", "smollm", …; NULL: "gpt-2" */
+  uint64_t min_count;      /* a pair that is merged occurs so often; 0: 2 */
+  const char *field;       /* of JSONL; NULL: "text" */
+  bool jsonl;              /* standard input, and files whose name does not say, are JSONL */
+  double val_share;        /* leave out what weir_data_build with this share keeps for validation; 0: nothing */
+  bool strict;             /* stop at the first bad record; else they are counted */
+  double max_bad;          /* share of bad records that is borne; 0: 0.01; 1: any */
+  uint64_t most_bytes;     /* read no further than about so many bytes of text; 0: all */
+  int threads;             /* 0: the default number */
+  int (*progress)(void *user, const weir_tokenizer_progress *p); /* not 0: ESTOPPED; may be NULL */
+  void *user;
+} weir_tokenizer_train_options;
+typedef struct weir_tokenizer_train_report {
+  uint64_t bytes, docs, records, bad; /* of text; documents; records of JSONL, those refused */
+  uint64_t words, distinct; /* cut out of the text, and how many different ones */
+  uint64_t tokens;         /* that the text becomes */
+  int64_t vocab;
+  double seconds, mb_s;    /* 10^6 bytes of text a second, reading and training */
+  double tokens_per_byte;
+} weir_tokenizer_train_report;
+/* options and report may be NULL. EFORMAT: bad records; EUSAGE: a vocabulary below 257, an unknown `pre`. */
+weir_status weir_tokenizer_train(const char *const *inputs, size_t n_inputs, const weir_tokenizer_train_options *options,
+                                 weir_tokenizer_train_report *report, weir_tokenizer **out);
+/* Writes a vocabulary as the name ends: .gguf; .json, the tokenizer.json of Hugging Face's tokenizers, which gives equal ids there
+ * (byte-level BPE only, else EUNSUPPORTED). */
+weir_status weir_tokenizer_save(const weir_tokenizer *t, const char *path);
+
 /* ----------------------------------------------------------------------------------------------------------------- data
  * Text to token shards. A folder of shards holds manifest.json, tokenizer.gguf, and train-00000.bin …, val-00000.bin …: the tokens of
  * documents one after another, each with the vocabulary's end-of-text token after it (and its beginning-of-text token before it, where

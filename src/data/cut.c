@@ -33,7 +33,7 @@ static bool blank_after_other(wr_gguf_text k) { /* U+2581 after anything but its
 wr_cutter wr_cutter_make(const wr_tokenizer *t) {
   wr_cutter c = {true, true};
   if (!t) return c;
-  const bool words = strncmp(wr_tokenizer_name(t), "llama", 5) != 0;
+  const bool words = strncmp(wr_tokenizer_name(t), "gpt2/", 5) == 0;
   c.line = words;
   for (size_t id = 0; id < wr_tokenizer_size(t); id++) {
     const wr_gguf_text k = wr_token_text(t, (int32_t)id);

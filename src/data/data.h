@@ -181,4 +181,9 @@ uint64_t wr_text_input_id(const wr_text_input *in);       /* hash of the files' 
 weir_status wr_data_build(const wr_tokenizer *t, const char *const *inputs, size_t n_inputs, const char *folder,
                           const weir_data_build_options *options, weir_data_build_report *out);
 
+/* ---- a vocabulary of text: vocabulary.c. Byte-level BPE over all documents of the inputs; those of the validation split
+ * (val_share above 0) are left out. The structs are the public ones; out may be NULL. */
+weir_status wr_data_train_tokenizer(const char *const *inputs, size_t n_inputs, const weir_tokenizer_train_options *options,
+                                    weir_tokenizer_train_report *out, wr_tokenizer **tokenizer);
+
 #endif

@@ -1,6 +1,8 @@
 /* Tokenizers for the public API: a thin coat over text/. */
 #include "infer/infer_i.h"
 
+#include "data/data.h"
+
 /* Takes `inner` over, also when it fails. */
 static weir_status wrap(wr_tokenizer *inner, weir_tokenizer **out) {
   weir_tokenizer *t = wr_calloc(1, sizeof *t);
@@ -24,6 +26,18 @@ weir_status weir_tokenizer_open(const char *path, weir_tokenizer **out) {
   wr_tokenizer *t;
   WR_TRY(wr_tokenizer_open_path(path, &t));
   return wrap(t, out);
+}
+
+weir_status weir_tokenizer_train(const char *const *inputs, size_t n_inputs, const weir_tokenizer_train_options *options,
+                                 weir_tokenizer_train_report *report, weir_tokenizer **out) {
+  wr_tokenizer *t;
+  WR_TRY(wr_data_train_tokenizer(inputs, n_inputs, options, report, &t));
+  return wrap(t, out);
+}
+
+weir_status weir_tokenizer_save(const weir_tokenizer *t, const char *path) {
+  if (!path) return wr_fail(WEIR_EUSAGE, "no file was named");
+  return wr_tokenizer_save(t->t, path);
 }
 
 void weir_tokenizer_close(weir_tokenizer *t) {

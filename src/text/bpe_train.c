@@ -365,6 +365,7 @@ static weir_status merge_all(wr_bpe_trainer *b, wr_bpe_progress *progress, void 
       return wr_fail(WEIR_ESTOPPED, "training the tokenizer was stopped");
   }
   b->report.vocab = (int64_t)b->n_tokens;
+  for (size_t i = 0; i < b->n_words; i++) b->report.tokens += b->words[i].count * b->words[i].len;
   if (progress && progress(user, b->report.vocab, b->o.vocab))
     return wr_fail(WEIR_ESTOPPED, "training the tokenizer was stopped");
   return WEIR_OK;

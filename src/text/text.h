@@ -141,6 +141,7 @@ typedef struct wr_bpe_options {
 #define WR_BPE_MIN_VOCAB 257
 typedef struct wr_bpe_report {
   uint64_t bytes, words, distinct; /* of text, counted so far; words of one byte and more */
+  uint64_t tokens;                 /* of that text, once trained */
   int64_t vocab;
   double count_s, merge_s;
 } wr_bpe_report;
