@@ -10,7 +10,7 @@
 #include "core/core.h"
 #include "core/core_i.h"
 
-enum { NEXT_WITHIN = 12 }; /* instructions */
+enum { NEXT_WITHIN = 12, /* instructions */ HUGE_ARENA_BYTES = 64 << 20 };
 
 typedef struct touched {
   const char *begin, *end;
@@ -196,7 +196,9 @@ static weir_status make(wr_plan *plan, wr_memory_plan *m) {
     plan->arena = *plan->options.arena;
     plan->borrowed_arena = true;
   } else {
-    WR_TRY(wr_mem_alloc(plan->mem, WR_MEM_ACTIVATIONS, WR_MAX(m->arena_bytes, (size_t)64), false, "activations", &plan->arena));
+    /* huge pages where a step walks through more than the smaller ones' tables hold */
+    const bool huge = m->arena_bytes >= HUGE_ARENA_BYTES;
+    WR_TRY(wr_mem_alloc(plan->mem, WR_MEM_ACTIVATIONS, WR_MAX(m->arena_bytes, (size_t)64), huge, "activations", &plan->arena));
   }
   WR_TRY(wr_mem_alloc(plan->mem, WR_MEM_IO, sizeof(wr_regs), false, "registers", &plan->io));
   WR_TRY(place_unbound(plan, WR_PARAM, WR_MEM_WEIGHTS, &plan->params));

@@ -139,6 +139,9 @@ static __attribute__((unused)) void wr_gemm_block(const wr_gemm *g, int64_t rows
       if (t.bias) t.bias += 16 * p;
       if (t.res) t.res += r * g->res_row + 16 * p;
       if (p + V < panels) t.lanes = 16;
+      /* the lines of the next tile's results, while this one is computed */
+      for (int i = R; i < WR_MIN(rows - r, (int64_t)(R + WR_GEMM_ROWS)); i++)
+        for (int v = 0; v < V; v++) wr_prefetch(t.to + i * t.to_row + v * t.to_panel);
       wr_gemm_tiles[V - 1][R - 1][across](&t);
     }
     p += V;
