@@ -35,6 +35,7 @@ static const char style[] =
     ".y{right:100%;transform:translateY(-50%);padding-right:7px}.x{top:100%;transform:translateX(-50%);padding-top:5px}"
     "path,polyline,polygon{vector-effect:non-scaling-stroke}.grid{stroke:var(--line);fill:none}"
     "polyline{fill:none;stroke-width:1.6;stroke-linejoin:round}.band{opacity:.22;stroke:none}.area{stroke:none;opacity:.85}"
+    ".dots{stroke-width:6;stroke-linecap:round;fill:none}"
     ".event{stroke:var(--c4);stroke-dasharray:3 3;fill:none}"
     ".tip{position:absolute;top:0;pointer-events:none;background:var(--bg);border:1px solid var(--line);border-radius:6px;"
     "padding:4px 8px;font-size:12px;white-space:pre;display:none;z-index:1;font-variant-numeric:tabular-nums}"
@@ -320,6 +321,17 @@ static void put_line(wr_str *s, const wr_report *r, const chart *c, const chart_
         const wr_report_value *v = &b->v[l->series];
         if (v->n) put_point(s, place(x, middle(b)), place(y, (double)(pass ? v->min : v->max) * c->scale));
       }
+    wr_str_puts(s, "\"/>");
+  }
+  int n = 0;
+  for (int i = 0; i < r->n_bins; i++) n += r->bins[i].v[l->series].n != 0;
+  if (n < r->n_bins && n <= 60) { /* few and far between: dots, which are lines without length and with round ends */
+    wr_str_printf(s, "<path class=dots stroke=\"var(--c%d)\" d=\"", l->colour);
+    for (int i = 0; i < r->n_bins; i++) {
+      const wr_report_value *v = &r->bins[i].v[l->series];
+      if (v->n)
+        wr_str_printf(s, "M%.1f %.1fh0", place(x, middle(&r->bins[i])) * 1000, 1000 - place(y, mean(v) * c->scale) * 1000);
+    }
     wr_str_puts(s, "\"/>");
   }
   wr_str_printf(s, "<polyline data-n=\"%s\" stroke=\"var(--c%d)\" points=\"", l->name, l->colour);

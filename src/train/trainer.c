@@ -324,7 +324,9 @@ weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out) {
   t->report.skipped = t->now.skipped;
   if (t->data_info.samples) t->report.epoch = (double)t->now.at.taken / (double)t->data_info.samples;
   wr_length_of(t, &l);
-  const bool last = l.progress >= 1, due = save_is_due(t);
+  const double spent =
+      t->now.seconds + (double)(t->clock.mark - t->clock.begin) * 1e-9; /* this step's time is not counted yet */
+  const bool last = l.progress >= 1 || (o->time > 0 && spent >= o->time), due = save_is_due(t);
   if (v != WR_ROLLBACK) WR_TRY(evaluate(t, last || due || (o->eval_every && t->now.step % o->eval_every == 0)));
   look_at_save(t);
   if (due && !last) {
