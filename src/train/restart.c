@@ -25,15 +25,18 @@
   X(step, INT) \
   X(applied, INT) \
   X(skipped, INT) \
-  X(troubles, INT) X(trouble_at, INT) X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) X(loss_mean, FLOAT) \
-      X(loss_n, INT) X(best_val, FLOAT) X(epoch, INT)
+  X(troubles, INT) \
+  X(trouble_at, INT) X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) X(loss_mean, FLOAT) X(loss_n, INT) \
+      X(best_val, FLOAT) X(epoch, INT)
 
 static void write_state(const weir_trainer *t, wr_str *s) {
   const wr_progress *p = &t->now;
   wr_str_printf(s, "{\"version\": 1, \"weir\": \"%s\", \"fingerprint\": \"%016" PRIx64 "\", \"parameters\": %" PRIu64,
                 weir_version(), t->fingerprint, t->parameters);
-  wr_str_printf(s, ", \"data\": {\"tokens\": %" PRIu64 ", \"samples\": %" PRIu64 ", \"tokenizer\": \"%016" PRIx64 "\"}",
-                t->data_info.tokens, t->data_info.samples, wr_tokenizer_hash(t->tokenizer));
+  wr_str_printf(s,
+                ", \"data\": {\"tokens\": %" PRIu64 ", \"samples\": %" PRIu64 ", \"tokenizer\": \"%016" PRIx64
+                "\", \"text\": \"%016" PRIx64 "\"}",
+                t->data_info.tokens, t->data_info.samples, wr_tokenizer_hash(t->tokenizer), t->text_id);
 #define INT(x) wr_str_printf(s, "%lld", (long long)(x))
 #define FLOAT(x) wr_put_json_number(s, x)
 #define X(field, how) \
@@ -76,11 +79,12 @@ static weir_status read_state(weir_trainer *t, const wr_checkpoint *c, wr_progre
   WR_DATA_POSITION_MAP(X)
 #undef X
   const char *print = json_string_value(json_object_get(root, "fingerprint")),
-             *hash = json_string_value(json_object_get(data, "tokenizer"));
+             *hash = json_string_value(json_object_get(data, "tokenizer")),
+             *text = json_string_value(json_object_get(data, "text"));
   const uint64_t tokens = (uint64_t)json_integer_value(json_object_get(data, "tokens")), now = wr_tokenizer_hash(t->tokenizer);
   weir_status s = WEIR_OK;
-  if (missing || !print || !hash)
-    s = wr_fail(WEIR_EFORMAT, "%s/state.json: %s is missing", c->path, missing ? missing : "fingerprint");
+  if (missing || !print || !hash || !text)
+    s = wr_fail(WEIR_EFORMAT, "%s/state.json: %s is missing", c->path, missing ? missing : "fingerprint or data");
   else if (strtoull(hash, NULL, 16) != now)
     s = wr_fail(WEIR_EFORMAT,
                 "the data's tokenizer has hash %016" PRIx64 ", but the run was trained with %s: its ids mean other tokens", now,
@@ -91,7 +95,9 @@ static weir_status read_state(weir_trainer *t, const wr_checkpoint *c, wr_progre
                 t->data_info.tokens, tokens);
   else {
     *out = p;
-    t->note = strtoull(print, NULL, 16) == t->fingerprint
+    t->note = strtoull(text, NULL, 16) != t->text_id
+                  ? "the text's files have changed or moved since: goes on at the same place, perhaps with other samples"
+              : strtoull(print, NULL, 16) == t->fingerprint
                   ? ""
                   : "another machine, build, number of threads or batch than before: goes on within tolerance, not bit for bit";
   }
