@@ -162,6 +162,10 @@ static void lane_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, 
   int64_t cols = wr_inner(a), r = row % WR_PACK_ROWS;
   const uint8_t *group = (const uint8_t *)a->data + (size_t)(row / WR_PACK_ROWS) * wr_layout_row_bytes(WR_PACK16, t, cols);
   pack_form form = form_of(t);
+  if (t == WR_F32) { /* the embedding of a model in training */
+    for (int64_t k = 0; k < n; k++) memcpy(dst + k, group + (16 * (col + k) + r) * 4, 4);
+    return;
+  }
   if (!form.n_scales) {
     int bytes = wr_dtypes[t].block_bytes;
     for (int64_t k = 0; k < n; k++) wr_dtypes[t].to_float(group + (16 * (col + k) + r) * bytes, dst + k, 1);
