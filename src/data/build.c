@@ -328,7 +328,6 @@ static weir_status enter_folder(build *b, bool again, bool *whole) {
   weir_status s = wr_mkdir_p(b->folder);
   char *marker = in_folder(b, "build.json", &s), *manifest = in_folder(b, "manifest.json", &s), want[64];
   const int n = snprintf(want, sizeof want, "{\"build\": \"%016llx\"}\n", (unsigned long long)b->manifest.build);
-  const char *name = wr_escape(b->folder, strlen(b->folder));
   *whole = false;
   if (s == WEIR_OK && access(manifest, F_OK) == 0) {
     wr_shards_manifest m = {0};
@@ -337,9 +336,12 @@ static weir_status enter_folder(build *b, bool again, bool *whole) {
       wr_shards_manifest_free(&b->manifest);
       b->manifest = m;
       *whole = true;
+      if (access(marker, F_OK) == 0) wr_os_unlink(marker); /* killed between the two */
+      remove_leftovers(b);
     } else if (s == WEIR_OK) {
       wr_shards_manifest_free(&m);
-      s = wr_fail(WEIR_EUSAGE, "%s: holds shards of other text or options; remove it or choose another folder", name);
+      s = wr_fail(WEIR_EUSAGE, "%s: holds shards of other text or options; remove it or choose another folder",
+                  wr_escape(b->folder, strlen(b->folder)));
     }
   } else if (s == WEIR_OK && access(marker, F_OK) == 0) {
     char *text = NULL;
@@ -350,7 +352,7 @@ static weir_status enter_folder(build *b, bool again, bool *whole) {
     wr_free(text);
     if (s == WEIR_OK && !ours && has_shards(b))
       s = wr_fail(WEIR_EUSAGE, "%s: holds an unfinished build of other text or options; remove it or choose another folder",
-                  name);
+                  wr_escape(b->folder, strlen(b->folder)));
     else if (s == WEIR_OK)
       s = ours ? take_over(b) : mark_folder(b, marker, want, (size_t)n);
   } else if (s == WEIR_OK) {
