@@ -86,7 +86,7 @@ if [ "${WEIR_VARIANT:-release}" = release ] && [ -z "${WEIR_ISA:-}" ]; then
   done
   expect "the installed program" 0 "generate" "$tmp/root/usr/bin/weir" --help
   expect "a program built with what was installed" 0 "" gcc -I"$tmp/root/usr/include" -L"$tmp/root/usr/lib" \
-    -o "$tmp/stranger" examples/tokens.c -lweir -lpcre2-8 -lm -pthread
+    -o "$tmp/stranger" examples/tokens.c -lweir -lpcre2-8 -ljansson -lzstd -lz -ldl -lm -pthread
 fi
 
 echo "tools: $passed passed, $failed failed, 0 skipped"

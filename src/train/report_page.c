@@ -188,7 +188,7 @@ static const chart charts[] = {
     {"Throughput", "tokens a second", false, false, false, true, 1, 1, {{WR_SERIES_TOK_S, "tokens/s", 5}}},
     {"Model FLOP/s", "% of the measured peak", false, false, false, true, 100, 1, {{WR_SERIES_MFU, "MFU", 7}}},
     {"Where a step's time goes",
-     "ms",
+     "ms, what is far above the median cut off",
      true,
      true,
      false,
