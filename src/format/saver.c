@@ -223,14 +223,17 @@ static void remove_step(wr_saver *s, int64_t step) {
   if (wr_os_rename(from, to) == 0) (void)wr_checkpoint_remove(to);
 }
 
-/* Is it complete, as far as sizes tell? */
-static bool looks_whole(const wr_saver *s, int64_t step, double *val_loss) {
+/* Is it complete, as far as sizes tell? ENOMEM: nobody knows. */
+static weir_status looks_whole(const wr_saver *s, int64_t step, bool *whole, double *val_loss) {
   char path[PATH_MAX], name[48];
   wr_manifest m;
   snprintf(name, sizeof name, "step-%" PRId64, step);
-  if (wr_join(path, sizeof path, s->folder, name) != WEIR_OK || wr_manifest_read(path, &m) != WEIR_OK) return false;
-  *val_loss = m.val_loss;
-  return m.step == step && wr_manifest_check(path, &m, "") == WEIR_OK;
+  weir_status status = wr_join(path, sizeof path, s->folder, name);
+  if (status == WEIR_OK) status = wr_manifest_read(path, &m);
+  if (status == WEIR_OK) status = wr_manifest_check(path, &m, "");
+  *whole = status == WEIR_OK && m.step == step;
+  if (*whole) *val_loss = m.val_loss;
+  return status == WEIR_ENOMEM ? status : WEIR_OK;
 }
 
 /* What a run went back before stays to be looked at, but not without end: the oldest go. */
@@ -256,22 +259,29 @@ static void prune_abandoned(wr_saver *s) {
   }
 }
 
-/* Keeps the newest `keep` that are whole and the one with the lowest validation loss. */
+/* Keeps the newest `keep` of n that are whole and the one with the lowest validation loss; removes the other ones. */
+static void prune_steps(wr_saver *s, const int64_t *steps, size_t n, bool *whole) {
+  double best_loss = INFINITY;
+  int64_t best = -1;
+  for (size_t i = 0; i < n; i++) {
+    double loss = NAN;
+    if (looks_whole(s, steps[i], &whole[i], &loss) != WEIR_OK) return; /* better too many than one too few */
+    if (whole[i] && loss <= best_loss) best_loss = loss, best = steps[i];
+  }
+  int kept = 0;
+  while (n-- > 0) {
+    if (kept >= s->keep && steps[n] != best) remove_step(s, steps[n]);
+    kept += whole[n];
+  }
+}
+
 static void prune(wr_saver *s) {
   int64_t *steps;
   size_t n;
   if (wr_steps_list(s->folder, &steps, &n) != WEIR_OK) return;
-  double best_loss = INFINITY, loss;
-  int64_t best = -1;
-  for (size_t i = 0; i < n; i++)
-    if (looks_whole(s, steps[i], &loss) && loss <= best_loss) best_loss = loss, best = steps[i];
-  int whole = 0;
-  while (n-- > 0) {
-    if (whole >= s->keep && steps[n] != best)
-      remove_step(s, steps[n]);
-    else if (looks_whole(s, steps[n], &loss))
-      whole++;
-  }
+  bool *whole = wr_calloc(WR_MAX(n, (size_t)1), sizeof *whole);
+  if (whole) prune_steps(s, steps, n, whole);
+  wr_free(whole);
   wr_free(steps);
   sweep(s, false);
   prune_abandoned(s);
