@@ -3,6 +3,8 @@
  *
  * A gradient passes with ‖Δ‖ <= 1e-4 ‖g‖ + 1e-6 ‖all g‖. The key biases of GPT-2 have none (softmax does not see them), so that AdamW
  * multiplies rounding there: they are left out of what is compared after its steps. */
+#include <unistd.h>
+
 #include "format/format.h"
 #include "model/model.h"
 #include "ops/ops.h"
@@ -486,6 +488,130 @@ static void validation_has_no_dropout(void) {
   wr_program_free(&p);
 }
 
+/* --------------------------------------------------------------------------------------------------------- models as files */
+
+/* The spec of a file that somebody else made. */
+static bool spec_of(const wr_gguf *g, wr_spec *out) {
+  wr_hparams h;
+  if (!CHECK_MSG(wr_hparams_read(g, &h) == WEIR_OK, "%s", weir_last_error())) return false;
+  *out = (wr_spec){.layers = h.layers,
+                   .width = h.width,
+                   .heads = h.heads,
+                   .kv_heads = h.kv_heads,
+                   .ff = h.ff,
+                   .vocab = h.vocab,
+                   .context_tok = h.trained_tok,
+                   .tied = !wr_gguf_tensor_find(g, "output.weight"),
+                   .eps = h.eps,
+                   .rope_base = h.rope_base};
+  snprintf(out->arch, sizeof out->arch, "%s", h.arch->name);
+  return true;
+}
+
+/* The loss of the forward pass with the file's weights on its golden tokens, of the rows whose logits it has from transformers; the target
+ * of row r is some token, (7 r + 3) mod V. */
+static void loss_of_file(const wr_gguf *g, const wr_spec *s, double want) {
+  wr_gguf_array tokens, rows;
+  wr_program p;
+  wr_plan plan;
+  wr_train_io io;
+  REQUIRE(wr_gguf_get_array(g, "golden.tokens", true, WR_GGUF_VALUE_I32, &tokens) == WEIR_OK);
+  REQUIRE(wr_gguf_get_array(g, "golden.rows", true, WR_GGUF_VALUE_I32, &rows) == WEIR_OK);
+  const wr_train_shape shape = {.B = 1, .T = (int64_t)tokens.count, .layout = WR_PACK16, .forward_only = true};
+  wr_program_init(&p);
+  if (CHECK_MSG(wr_train_build(&p, s, &shape, &io) == WEIR_OK, "%s", weir_last_error()) &&
+      CHECK_MSG(wr_plan_make(&p, &mem, NULL, &plan) == WEIR_OK, "%s", weir_last_error())) {
+    int32_t *table[] = {wr_plan_host(&plan, io.tokens), wr_plan_host(&plan, io.targets), wr_plan_host(&plan, io.pos),
+                        wr_plan_host(&plan, io.first)};
+    for (uint64_t i = 0; i < tokens.count; i++) {
+      table[0][i] = (int32_t)wr_gguf_array_int(&tokens, i);
+      table[1][i] = -1;
+      table[2][i] = (int32_t)i;
+      table[3][i] = 0;
+    }
+    for (uint64_t i = 0; i < rows.count; i++) {
+      const int64_t r = wr_gguf_array_int(&rows, i);
+      table[1][r] = (int32_t)((7 * r + 3) % s->vocab);
+    }
+    CHECK_EQ_INT(io.n_params, wr_gguf_n_tensors(g));
+    for (int i = 0; i < io.n_params; i++) {
+      const wr_arg a = arg_of(&plan, io.params[i].value);
+      const char *name = p.values[io.params[i].value].name;
+      const wr_gguf_tensor *t = wr_gguf_tensor_find(g, name);
+      if (!CHECK_MSG(t && t->n_elems == (uint64_t)(a.ext[0] * wr_inner(&a)), "%s is missing or of another size", name))
+        continue;
+      for (int64_t k = 0; k < (int64_t)t->n_elems; k++) {
+        float x;
+        memcpy(&x, t->data + 4 * k, 4);
+        wr_set(&a, k / wr_inner(&a), k % wr_inner(&a), (double)x);
+      }
+    }
+    CHECK(wr_plan_run(&plan) == WEIR_OK);
+    CHECK_NEAR(loss_of(&plan, &io), want, 5e-6 * want);
+    wr_plan_free(&plan);
+  }
+  wr_program_free(&p);
+}
+
+/* Models of transformers' GPT2LMHeadModel and LlamaForCausalLM, which the tests of inference read too: so training and inference mean the
+ * same by a file. */
+static void forward_pass_is_that_of_transformers(void) {
+  static const char *const paths[] = {"tests/golden/tiny_gpt2.gguf", "tests/golden/tiny_llama.gguf"};
+  const bool ready = open_all();
+  for (int f = 0; ready && f < 2; f++) {
+    wr_gguf *g = NULL;
+    wr_gguf_array rows, logits;
+    wr_spec s;
+    double want = 0;
+    REQUIRE(wr_gguf_open(paths[f], NULL, &g) == WEIR_OK);
+    REQUIRE(wr_gguf_get_array(g, "golden.rows", true, WR_GGUF_VALUE_I32, &rows) == WEIR_OK);
+    REQUIRE(wr_gguf_get_array(g, "golden.logits", true, WR_GGUF_VALUE_F32, &logits) == WEIR_OK);
+    REQUIRE(spec_of(g, &s) && logits.count == rows.count * (uint64_t)s.vocab);
+    for (uint64_t i = 0; i < rows.count; i++) {
+      const uint64_t row = i * (uint64_t)s.vocab, target = (uint64_t)((7 * wr_gguf_array_int(&rows, i) + 3) % s.vocab);
+      double sum = 0;
+      for (uint64_t v = 0; v < (uint64_t)s.vocab; v++) sum += exp(wr_gguf_array_float(&logits, row + v));
+      want += (log(sum) - wr_gguf_array_float(&logits, row + target)) / (double)rows.count;
+    }
+    loss_of_file(g, &s, want);
+    wr_gguf_close(g);
+  }
+  close_all();
+}
+
+/* What wr_spec_put_meta writes is read back as the same hyper-parameters. */
+static void metadata_says_what_the_spec_said(void) {
+  for (size_t i = 0; i < WR_ARRAY_LEN(models); i++) {
+    const wr_spec *s = &models[i].spec;
+    char path[64];
+    const uint64_t dim[] = {D, V};
+    const float zeros[V * D] = {0};
+    wr_gguf_writer *w = NULL;
+    wr_gguf *g = NULL;
+    wr_spec back;
+    wr_hparams h;
+    snprintf(path, sizeof path, "/tmp/weir-test-%d.gguf", (int)getpid());
+    REQUIRE(wr_gguf_writer_open(path, 0, &w) == WEIR_OK);
+    wr_spec_put_meta(s, "a model", w);
+    const char *const names[] = {"token_embd.weight", s->tied ? "besides.weight" : "output.weight"};
+    for (int k = 0; k < 2; k++) wr_gguf_put_tensor(w, names[k], WR_GGUF_F32, 2, dim);
+    for (int k = 0; k < 2; k++) wr_gguf_write(w, zeros, sizeof zeros);
+    CHECK_MSG(wr_gguf_writer_finish(w) == WEIR_OK, "%s", weir_last_error());
+    wr_gguf_writer_close(w);
+    if (CHECK_MSG(wr_gguf_open(path, NULL, &g) == WEIR_OK, "%s", weir_last_error()) && spec_of(g, &back) &&
+        CHECK(wr_hparams_read(g, &h) == WEIR_OK)) {
+      CHECK_STR(back.arch, s->arch);
+      CHECK(back.layers == s->layers && back.width == s->width && back.heads == s->heads && back.kv_heads == s->kv_heads);
+      CHECK(back.ff == s->ff && back.vocab == s->vocab && back.context_tok == s->context_tok && back.tied == s->tied);
+      CHECK_NEAR(back.eps, s->eps, 1e-11);
+      CHECK_NEAR(back.rope_base, s->rope_base, 0);
+      CHECK_EQ_INT(h.key_width, s->width / s->heads);
+    }
+    wr_gguf_close(g);
+    remove(path);
+  }
+}
+
 /* -------------------------------------------------------------------------------------------------------------------- specs */
 
 /* Published counts: GPT-2 small has 124,439,808 parameters, TinyLlama 1,100,048,384. */
@@ -549,4 +675,5 @@ static void refuses_with_the_field_and_the_rule(void) {
 TEST_MAIN("train_graph", TEST(gradients_equal_torch), TEST(accumulation_is_weighted_by_tokens), TEST(twenty_steps_of_adamw),
           TEST(five_steps_of_muon), TEST(five_steps_of_sgd_clipped), TEST(recomputation_gives_the_same_bits),
           TEST(recomputation_takes_less_memory), TEST(dropout_keeps_its_rate_and_its_bits), TEST(validation_has_no_dropout),
-          TEST(presets_count_as_published), TEST(every_size_is_near_its_name), TEST(refuses_with_the_field_and_the_rule))
+          TEST(forward_pass_is_that_of_transformers), TEST(metadata_says_what_the_spec_said), TEST(presets_count_as_published),
+          TEST(every_size_is_near_its_name), TEST(refuses_with_the_field_and_the_rule))
