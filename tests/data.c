@@ -1,6 +1,7 @@
 /* data: the order of samples, windows, shards and what is refused of them, building and going on with a build, text that is tokenised as
  * it is read. */
 #include <dirent.h>
+#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -1045,6 +1046,111 @@ static void ring_leaves_nothing(void) {
   wr_str_free(&text);
 }
 
+/* ---------------------------------------------------------------------------------------------------------- what runs out */
+
+static _Atomic long calls, fail_at, live;
+
+static void *take(void *user, size_t bytes) {
+  (void)user;
+  if (++calls == fail_at) return NULL;
+  void *p = malloc(bytes);
+  if (p) live++;
+  return p;
+}
+
+static void *retake(void *user, void *ptr, size_t bytes) {
+  (void)user;
+  if (++calls == fail_at) return NULL;
+  void *p = realloc(ptr, bytes);
+  if (p && !ptr) live++;
+  return p;
+}
+
+static void release(void *user, void *ptr) {
+  (void)user;
+  if (ptr) live--;
+  free(ptr);
+}
+
+static int refuse(void *user, const char *op, const char *path) {
+  (void)user, (void)op;
+  return strstr(path, root) && ++calls == fail_at ? ENOSPC : 0;
+}
+
+static weir_status build_and_read(const wr_tokenizer *t, const char *folder) {
+  const char *input = at("runs.jsonl");
+  WR_TRY(
+      wr_data_build(t, &input, 1, folder, &(weir_data_build_options){.threads = 1, .shard_tok = 1000, .val_share = 0.2}, NULL));
+  WR_TRY(weir_data_check(folder, NULL, NULL, NULL));
+  const wr_data_source sources[] = {{folder, 0}, {input, 0}};
+  for (int i = 0; i < 2; i++) {
+    wr_data *d;
+    wr_sample s[4];
+    int64_t got;
+    WR_TRY(wr_data_open(
+        &(wr_data_options){.sources = &sources[i], .n_sources = 1, .context_tok = 16, .tokenizer = t, .shuffle_window = 16},
+        &d));
+    weir_status status = WEIR_OK;
+    for (int k = 0; k < 40 && status == WEIR_OK; k++) status = wr_data_next(d, 4, s, &got);
+    wr_data_close(d);
+    WR_TRY(status);
+  }
+  return WEIR_OK;
+}
+
+static void write_runs(void) {
+  FILE *f = fopen(at("runs.jsonl"), "wb");
+  for (int i = 0; f && i < 60; i++) fprintf(f, "{\"text\": \"line\\n %d of some more\"}\n", i);
+  if (f) fclose(f);
+}
+
+/* The n-th allocation fails: ENOMEM, and nothing is left over. Some n are skipped: the sum of the steps is what it is. */
+static void allocations_may_fail(void) {
+  write_runs();
+  bool done = false;
+  for (long n = 1; !done; n += 1 + n / 40) {
+    wr_tokenizer *t;
+    remove_tree(at("oom"));
+    REQUIRE(wr_tokenizer_open_path("bytes", &t) == WEIR_OK);
+    calls = live = 0;
+    fail_at = n;
+    weir_set_hooks(&(weir_hooks){.allocate = take, .reallocate = retake, .release = release});
+    const weir_status s = build_and_read(t, at("oom"));
+    done = s == WEIR_OK && calls < fail_at;
+    CHECK_MSG(s == WEIR_ENOMEM || s == WEIR_OK, "allocation %ld: %d, %s", n, s, weir_last_error());
+    CHECK_MSG(live == 0, "allocation %ld: %ld are left", n, (long)live);
+    weir_set_hooks(NULL);
+    wr_tokenizer_close(t);
+    if (live) break;
+  }
+  remove_tree(at("oom"));
+}
+
+/* The n-th change of a file fails for want of room: said so, and the same build again ends with the same bytes. */
+static void disks_may_be_full(void) {
+  write_runs();
+  wr_tokenizer *t = bytes_tokenizer();
+  remove_tree(at("full"));
+  REQUIRE(build_and_read(t, at("room")) == WEIR_OK);
+  bool done = false;
+  for (long n = 1; !done; n++) {
+    remove_tree(at("full"));
+    calls = 0;
+    fail_at = n;
+    weir_set_hooks(&(weir_hooks){.file = refuse});
+    const weir_status s = build_and_read(t, at("full"));
+    weir_set_hooks(NULL);
+    done = calls < n;
+    CHECK_MSG(s == WEIR_OK ? done || access(at("full/manifest.json"), F_OK) == 0 : s == WEIR_ENOMEM, "change %ld: %d, %s", n, s,
+              weir_last_error());
+    CHECK(build_and_read(t, at("full")) == WEIR_OK);
+    CHECK_MSG(same_folder(at("room"), at("full")), "change %ld", n);
+  }
+  CHECK(calls > 20);
+  remove_tree(at("full"));
+  remove_tree(at("room"));
+}
+
 static void cleans_up(void) { remove_tree(root); }
 
 TEST_MAIN("data", TEST(permutation_is_a_bijection), TEST(each_sample_once_for_any_number_of_ranks),
@@ -1053,4 +1159,4 @@ TEST_MAIN("data", TEST(permutation_is_a_bijection), TEST(each_sample_once_for_an
           TEST(streams_of_members), TEST(bad_records_by_line), TEST(json_lines), TEST(cuts_change_no_id),
           TEST(build_holds_the_text), TEST(jsonl_documents_and_validation), TEST(killed_builds_go_on),
           TEST(builds_can_be_stopped_and_fail_whole), TEST(ring_gives_the_shards_windows), TEST(ring_goes_on_where_it_stopped),
-          TEST(ring_leaves_nothing), TEST(cleans_up))
+          TEST(ring_leaves_nothing), TEST(allocations_may_fail), TEST(disks_may_be_full), TEST(cleans_up))

@@ -362,7 +362,7 @@ static weir_status sync_folder(wr_gguf_writer *w) {
   char *folder = slash ? wr_strndup(w->path, slash == w->path ? 1 : (size_t)(slash - w->path)) : wr_strdup(".");
   if (!folder) return stick(w, wr_fail_nomem(1, "a path"));
   weir_status status = WEIR_OK;
-  if (wr_os_fsync_folder(folder) != 0) status = stick(w, wr_fail_errno(WEIR_EIO, folder, "sync"));
+  if (wr_os_fsync_folder(folder) != 0) status = stick(w, wr_fail_errno(wr_write_status(errno), folder, "sync"));
   wr_free(folder);
   return status;
 }
