@@ -115,7 +115,10 @@ static void print_run(const weir_trainer_info *info) {
   const double step_tok = (double)(info->batch * info->accumulate * info->ctx);
   short_count(tokens, step_tok);
   fprintf(stderr, "%-10s ", "run");
-  if (info->steps) fprintf(stderr, "%lld steps, each ", (long long)info->steps);
+  if (info->steps)
+    fprintf(stderr, "%lld steps, each ", (long long)info->steps);
+  else
+    fprintf(stderr, "steps of ");
   fprintf(stderr, "%s tokens (%lld %s %lld", tokens, (long long)info->batch, wr_utf8() ? "×" : "x", (long long)info->ctx);
   if (info->accumulate > 1) fprintf(stderr, ", %lld times", (long long)info->accumulate);
   fprintf(stderr, ")");

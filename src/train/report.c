@@ -144,7 +144,7 @@ static void take_step(wr_report *r, const json_t *object, double step) {
   for (int k = 0; k < WR_SERIES_COUNT; k++) {
     const json_t *from = series[k].parent ? json_object_get(object, series[k].parent) : object;
     double x;
-    if (!number_at(from, series[k].key, &x)) continue;
+    if (!number_at(from, series[k].key, &x) || fabs(x) > 1e30) continue; /* beyond that a float has no room to add */
     merge(&b->v[k], &(wr_report_value){(float)x, (float)x, x, 1});
     r->last[k] = x;
     r->total[k] += x;
