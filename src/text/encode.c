@@ -399,7 +399,7 @@ weir_status wr_encoder_put(wr_encoder *e, const char *text, size_t n, unsigned f
   if (n > WR_TEXT_MAX_BYTES)
     return wr_fail(WEIR_EUSAGE, "text of %zu bytes; at most %zu are encoded at once", n, WR_TEXT_MAX_BYTES);
   size_t before = out->len;
-  e->flags = flags, e->out = out, e->text = text, e->text_end = text + n;
+  e->flags = flags, e->out = out, e->text = text, e->text_end = n ? text + n : text;
   weir_status st = encode_all(e, n);
   if (st != WEIR_OK) out->len = before;
   return st;
