@@ -147,6 +147,10 @@ def inputs(tmp):
     r = report("data", "build", folder, "--tokenizer", "bytes", "--out", tmp / "in4", "--val", 0, "--threads", 4)
     same = all((tmp / "in1" / f.name).read_bytes() == f.read_bytes() for f in (tmp / "in4").iterdir())
     check(same, "any number of threads: the same bytes")
+    inside = folder / "shards"  # the folder that is built is inside the one that is read: twice the same
+    before = report("data", "build", folder, "--tokenizer", "bytes", "--out", inside, "--val", 0)
+    after = report("data", "build", folder, "--tokenizer", "bytes", "--out", inside, "--val", 0)
+    check(before.get("tokens") == after.get("tokens") == r.get("tokens") == after.get("resumed_tokens"), "shards inside the folder", after)
     r = report("data", "build", "-", "--tokenizer", "bytes", "--out", tmp / "std", data=make(5000).encode())
     check(r.get("val_tokens", 0) > 0, "standard input: its last part is validation", r)
     lines = "".join(json.dumps({"body": make(3), "n": i}) + "\n" for i in range(50)).encode()
@@ -163,8 +167,30 @@ def inputs(tmp):
     check(r.get("nul") == 300 and r.get("not_utf8") == 1 and bytes(unpack(tmp / "latin1", "train")[0][:-1]) == raw, "bytes pass", r)
 
 
+def vocabulary(path, n):
+    """A tokenizer.json of the 256 bytes, names that nobody uses, the end of text, and LASTONE as its last id."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    names = plain + [256 + i for i in range(256 - len(plain))]
+    vocab = {chr(c): i for i, c in enumerate(names)} | {f"<pad{i}>": i for i in range(256, n - 2)}
+    flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
+    added = [{"id": n - 2, "content": "<|endoftext|>", "special": True, **flags},
+             {"id": n - 1, "content": "LASTONE", "special": False, **flags}]
+    path.write_text(json.dumps({
+        "version": "1.0", "added_tokens": added, "normalizer": None, "post_processor": None,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {"type": "BPE", "unk_token": None, "byte_fallback": False, "vocab": vocab, "merges": []}}))
+
+
 def widths(tmp):
-    """G07: a document of 70,000 tokens; vocabularies around 65,536 are in tests/data.c."""
+    """G07: vocabularies around 65,536 and text with their last id; a document of 70,000 tokens."""
+    (tmp / "last.txt").write_text("x LASTONE yLASTONE")
+    for n in 65535, 65536, 65537:
+        vocabulary(tmp / "v.json", n)
+        r = report("data", "build", tmp / "last.txt", "--tokenizer", tmp / "v.json", "--out", tmp / f"w{n}", "--val", 0)
+        d = unpack(tmp / f"w{n}", "train")
+        check(len(d) == 1 and d[0].count(n - 1) == 2 and d[0][-1] == n - 2 and len(d[0]) == 7, f"vocabulary of {n}", d)
+        check(r.get("token_bytes") == (4 if n > 65536 else 2), f"vocabulary of {n}: width", r)
     (tmp / "long.txt").write_bytes(b"w" * 70000)
     weir("data", "build", tmp / "long.txt", "--tokenizer", "bytes", "--out", tmp / "long", "--val", 0)
     d = unpack(tmp / "long", "train")

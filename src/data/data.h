@@ -1,7 +1,7 @@
 /* data: text to token shards, and shards to training samples that are views into mapped files.
  *
  * A *sample* is a window of up to context_tok + 1 consecutive tokens of one shard: context_tok inputs, each with the token after it as
- * its target. Window i of a shard begins at token i * context_tok, so each token but a shard's first is a target once an epoch; the last
+ * its target; where a document ends, that is the first token of the next one. Window i of a shard begins at token i * context_tok, so each token but a shard's first is a target once an epoch; the last
  * window is shorter. Nothing is copied: a sample is a pointer into the map. The order of an epoch is a keyed permutation of (seed,
  * epoch, position), computed and never stored, so a position is one number, any position is reached in O(1), and `ranks` processes
  * take the positions rank, rank + ranks, … of the same order.
@@ -101,7 +101,7 @@ typedef struct wr_batch {
  * below vocab. */
 weir_status wr_batch_fill(const wr_sample *samples, int64_t n_samples, int64_t B, int64_t T, int64_t vocab, bool documents, wr_batch *out);
 
-/* ---- text as it comes: input.c. Files, folders (all their files, in byte order of the paths, hidden and binary ones left out), JSONL by
+/* ---- text as it comes: input.c. Files, folders (all their files, in byte order of the paths, hidden and binary ones and folders of shards left out), JSONL by
  * name (.jsonl, .ndjson), gzip and zstd by content, "-" for standard input; one after another.
  *
  * Text comes in blocks: part of a plain document, or some lines of JSONL. Blocks are read one at a time, under the caller's lock if

@@ -120,7 +120,7 @@ static weir_status add_folder(wr_text_input *in, const char *path, int depth) {
     if (!file)
       s = wr_fail_nomem(strlen(path), "a path");
     else if (lstat(file, &st) == 0 && S_ISDIR(st.st_mode))
-      s = add_folder(in, file, depth + 1);
+      s = wr_data_is_shards(file) ? WEIR_OK : add_folder(in, file, depth + 1); /* shards are perhaps the ones being built */
     else if (stat(file, &st) == 0 && S_ISREG(st.st_mode)) /* a link to a file counts, one to a folder could go in circles */
       s = add_found(in, file, &st);
     wr_free(file);

@@ -21,12 +21,20 @@ char *wr_path_join(const char *folder, const char *file) {
   return path;
 }
 
+/* Does the file begin with these bytes, perhaps after others of its first 256? */
+static bool file_says(const char *folder, const char *file, const char *what) {
+  char *path = wr_path_join(folder, file), head[256];
+  FILE *f = path ? fopen(path, "rb") : NULL;
+  const size_t n = f ? fread(head, 1, sizeof head, f) : 0;
+  if (f) fclose(f);
+  wr_free(path);
+  return memmem(head, n, what, strlen(what)) != NULL;
+}
+
+/* Other programs write files called manifest.json too. A folder whose manifest is damaged still has its shards. */
 bool wr_data_is_shards(const char *path) {
-  char *file = wr_path_join(path, "manifest.json"), *unfinished = wr_path_join(path, "build.json");
-  const bool is = file && unfinished && (access(file, F_OK) == 0 || access(unfinished, F_OK) == 0);
-  wr_free(file);
-  wr_free(unfinished);
-  return is;
+  return file_says(path, "manifest.json", "\"weir-shards\"") || file_says(path, "build.json", "{\"build\": \"") ||
+         file_says(path, "train-00000.bin", WR_SHARD_MAGIC);
 }
 
 bool wr_shards_manifest_add(wr_manifest_split *s, const char *file, const wr_shard_header *h) {
