@@ -8,7 +8,7 @@
  * gelu_bwd    dy, x -> dx = dy (s + 2 x s (1 - s) u'),  u' = sqrt(2 / pi) (1 + 0.134145 x^2);  may be added to
  * dropout     x -> y = x / (1 - rate) where the element's bits are at least rate, else 0; its gradient is the same of dy, so nothing is saved
  *   The bits of element i of row r: word i / 16 mod 4 of Philox4x32-10 with key `seed` and counter (i / 64 * 16 + i mod 16, r, step, name),
- *   low word first; seed and step are registers, so each micro-step of a step needs a seed of its own. The bits depend on the value's name,
+ *   low word first; seed and step are registers: each micro-step counts as a step of its own. The bits depend on the value's name,
  *   not on its place in the program: passes never change them.
  *
  * References: Hendrycks and Gimpel 2016 (GELU; the form with tanh, which GPT-2 has); Srivastava et al. 2014 (dropout); Salmon et al. 2011

@@ -76,7 +76,7 @@ const wr_op wr_op_adamw = {
     .make_case = adamw_case,
 };
 
-/* ---------------------------------------------------------------------------------------------------------- sgd, sumsq, zero */
+/* ---------------------------------------------------------------------------------------------------------- sgd and sumsq */
 
 static weir_status sgd_shape(const void *params, wr_vtype *t) {
   const wr_sgd_params *p = params;
@@ -125,18 +125,6 @@ int wr_sumsq(wr_program *p, int x) {
   return wr_emit(p, &wr_op_sumsq, NULL, args) == WEIR_OK ? args[SUMSQ_Y] : WR_NONE;
 }
 
-static weir_status zero_shape(const void *params, wr_vtype *t) {
-  (void)params;
-  return wr_rule_weights("x", &t[ZERO_X], (wr_layout)t[ZERO_X].layout);
-}
-
-static void zero_cost(const wr_call *c, wr_cost *out) { out->write_bytes = wr_cost_bytes(c, ZERO_X); }
-
-void wr_zero(wr_program *p, int x) {
-  int args[WR_MAX_ARGS] = {x};
-  (void)wr_emit(p, &wr_op_zero, NULL, args);
-}
-
 /* rows d [dtype] [layout] */
 static wr_vtype case_weights(wr_case *c) {
   wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
@@ -158,11 +146,6 @@ static weir_status sgd_case(wr_case *c, wr_program *p) {
 
 static weir_status sumsq_case(wr_case *c, wr_program *p) {
   wr_sumsq(p, wr_case_input(c, p, WR_INPUT, "x", case_weights(c), wr_fill_normal(0, 2)));
-  return WEIR_OK;
-}
-
-static weir_status zero_case(wr_case *c, wr_program *p) {
-  wr_zero(p, wr_case_input(c, p, WR_STATE, "x", case_weights(c), wr_fill_normal(0, 1)));
   return WEIR_OK;
 }
 
@@ -188,15 +171,4 @@ const wr_op wr_op_sumsq = {
     .rows = sumsq_rows,
     .n_rows = WR_ARRAY_LEN(sumsq_rows),
     .make_case = sumsq_case,
-};
-
-const wr_op wr_op_zero = {
-    .name = "zero",
-    .doc = "x = 0: accumulators before a step",
-    .args = {{"x", WR_UPDATE, 0, 0}},
-    .shape = zero_shape,
-    .cost = zero_cost,
-    .rows = zero_rows,
-    .n_rows = WR_ARRAY_LEN(zero_rows),
-    .make_case = zero_case,
 };

@@ -14,7 +14,6 @@
  *
  * sumsq  x -> y[1], F64: the sum of squares. In FP32 over fixed pieces of 1,024 elements, which are added in double in ascending order; above
  *        1e19 an element's square is infinite. Not a number when x has one, so that the first such gradient can be named.
- * zero   x (updated) becomes zero
  *
  * Each takes any layout, one for all its arguments; padding is zero and stays zero.
  *
@@ -37,6 +36,5 @@ typedef struct wr_sgd_params {
 void wr_adamw(wr_program *p, int param, int grad, int m, int v, const wr_adamw_params *params);
 void wr_sgd(wr_program *p, int param, int grad, int m, const wr_sgd_params *params); /* m: WR_NONE without momentum */
 int wr_sumsq(wr_program *p, int x);                                                  /* -> y[1], F64 */
-void wr_zero(wr_program *p, int x);
 
 #endif

@@ -5,7 +5,6 @@
 enum { ADAMW_PARAM, ADAMW_GRAD, ADAMW_M, ADAMW_V };
 enum { SGD_PARAM, SGD_GRAD, SGD_M };
 enum { SUMSQ_X, SUMSQ_Y };
-enum { ZERO_X };
 enum { WR_SUMSQ_PIECE = 1024 };
 
 #endif

@@ -8,7 +8,6 @@
 WR_ROW_FN(adamw_ref);
 WR_ROW_FN(sgd_ref);
 WR_ROW_FN(sumsq_ref);
-WR_ROW_FN(zero_ref);
 
 WR_ROW_FN(adamw_ref) {
   const wr_adamw_params *p = c->params;
@@ -58,11 +57,4 @@ WR_ROW_FN(sumsq_ref) {
   for (int64_t r = 0; r < x->ext[0]; r++)
     for (int64_t i = 0; i < wr_inner(x); i++) sum += wr_get(x, r, i) * wr_get(x, r, i);
   wr_ref_put(c, SUMSQ_Y, 0, 0, sum);
-}
-
-WR_ROW_FN(zero_ref) {
-  const wr_arg *x = &c->args[ZERO_X];
-  if (w->tid) return;
-  for (int64_t r = 0; r < x->ext[0]; r++)
-    for (int64_t i = 0; i < wr_inner(x); i++) wr_set(x, r, i, 0);
 }
