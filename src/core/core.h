@@ -262,7 +262,7 @@ weir_status wr_plan_read(wr_plan *plan, int value, size_t offset, void *dst, siz
 void *wr_plan_host(wr_plan *plan, int value); /* the value's memory where the host can see it, else NULL */
 weir_status wr_plan_run(wr_plan *plan);       /* with *plan->regs_host */
 void wr_plan_cost(const wr_plan *plan, int step, const wr_regs *regs, wr_cost *out);
-/* For each instruction the row chosen and why the rows before it were not. */
+/* For each kind of instruction, in the order of the list, the row chosen and why the rows before it were not; what is alike is told once. */
 void wr_plan_why(const wr_plan *plan, wr_str *s);
 
 /* Which row would run this call, and why not the better ones. why may be NULL. NULL: none (the sentence is left in the error). */

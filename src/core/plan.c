@@ -309,10 +309,23 @@ void wr_plan_cost(const wr_plan *plan, int step, const wr_regs *regs, wr_cost *o
 }
 
 void wr_plan_why(const wr_plan *plan, wr_str *s) {
+  enum { KINDS = 128 };
   const wr_program *p = plan->program;
+  wr_str one = {0};
+  size_t begin[KINDS], end[KINDS]; /* in s: what was told */
+  int n = 0;
   for (int i = 0; i < plan->list.n; i++) {
-    const wr_instr *in = &p->instrs[i];
-    wr_str_printf(s, "%d %s\n", i, in->op->name);
-    (void)wr_select(in->op, &plan->list.steps[i].call, plan->mem->device, NULL, plan->options.use, s);
+    const wr_op *op = p->instrs[i].op;
+    wr_str_clear(&one);
+    wr_str_printf(&one, "%s\n", op->name);
+    (void)wr_select(op, &plan->list.steps[i].call, plan->mem->device, NULL, plan->options.use, &one);
+    if (one.oom || s->oom) break;
+    int k = 0;
+    while (k < n && (end[k] - begin[k] != one.len || memcmp(s->ptr + begin[k], one.ptr, one.len) != 0)) k++;
+    if (k < n) continue;
+    if (n < KINDS) begin[n] = s->len, end[n++] = s->len + one.len;
+    wr_str_put(s, one.ptr, one.len);
   }
+  if (one.oom) s->oom = true;
+  wr_str_free(&one);
 }

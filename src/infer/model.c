@@ -107,32 +107,8 @@ static size_t about_plan(const weir_model *m, void (*write)(const wr_plan *plan,
   return wr_give_text(&s, out, cap);
 }
 
-/* Instructions that were chosen alike are told once: a plan names each of them. */
-static void write_why(const wr_plan *plan, wr_str *s) {
-  wr_str all = {0};
-  wr_plan_why(plan, &all);
-  const char *seen[128];
-  size_t n_seen = 0;
-  for (const char *at = all.ptr ? all.ptr : ""; *at;) {
-    /* "12 matmul\n  row: why\n  row: why\n" */
-    const char *block = strchr(at, ' '), *end = strchr(at, '\n');
-    if (!block || !end) break;
-    while (end[1] == ' ' && strchr(end + 1, '\n')) end = strchr(end + 1, '\n');
-    const size_t n = (size_t)(end - block);
-    size_t i = 0;
-    while (i < n_seen && strncmp(seen[i], block, n + 1) != 0) i++;
-    if (i == n_seen) {
-      wr_str_put(s, block + 1, n);
-      if (n_seen < WR_ARRAY_LEN(seen)) seen[n_seen++] = block;
-    }
-    at = end + 1;
-  }
-  if (all.oom) s->oom = true;
-  wr_str_free(&all);
-}
-
 static void write_program(const wr_plan *plan, wr_str *s) { wr_print(plan->program, s); }
 
-size_t weir_model_why(const weir_model *m, char *out, size_t cap) { return about_plan(m, write_why, out, cap); }
+size_t weir_model_why(const weir_model *m, char *out, size_t cap) { return about_plan(m, wr_plan_why, out, cap); }
 
 size_t weir_model_program(const weir_model *m, char *out, size_t cap) { return about_plan(m, write_program, out, cap); }
