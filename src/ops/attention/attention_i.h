@@ -66,17 +66,22 @@ typedef struct wr_attn_room {
   float *k, *v, *k_plain, *q, *dy, *p, *ds, *max, *total;
   size_t bytes;
 } wr_attn_room;
+/* One part after another; no table of their sizes, which gcc 12 would put misaligned on the stack of -fsanitize=address (its bug 110027). */
 static inline wr_attn_room wr_attn_room_of(void *scratch, int tid, int64_t Dqk, int64_t Dv, int64_t group) {
   const int64_t Q = (Dqk + 15) / 16 * 16, V = (Dv + 15) / 16 * 16;
-  const int64_t sizes[] = {WR_ATTN_KEYS * Q, WR_ATTN_KEYS * V, WR_ATTN_KEYS * Q, WR_ATTN_BLOCK * Q, WR_ATTN_BLOCK * V,
-                           WR_ATTN_BLOCK * WR_ATTN_LINE, WR_ATTN_BLOCK * WR_ATTN_LINE, group * WR_ATTN_ROWS, group * WR_ATTN_ROWS};
-  int64_t at[10] = {0};
-  for (int i = 0; i < 9; i++) at[i + 1] = at[i] + sizes[i];
-  wr_attn_room r = {.bytes = (size_t)at[9] * sizeof(float)};
+  const int64_t keys = WR_ATTN_KEYS * (2 * Q + V), rows = WR_ATTN_BLOCK * (Q + V), lines = 2 * WR_ATTN_BLOCK * WR_ATTN_LINE,
+                sums = 2 * group * WR_ATTN_ROWS, all = keys + rows + lines + sums;
+  wr_attn_room r = {.bytes = (size_t)all * sizeof(float)};
   if (!scratch) return r;
-  float *mine = (float *)scratch + tid * at[9];
-  float **const parts[] = {&r.k, &r.v, &r.k_plain, &r.q, &r.dy, &r.p, &r.ds, &r.max, &r.total};
-  for (int i = 0; i < 9; i++) *parts[i] = mine + at[i];
+  r.k = (float *)scratch + tid * all;
+  r.v = r.k + WR_ATTN_KEYS * Q;
+  r.k_plain = r.v + WR_ATTN_KEYS * V;
+  r.q = r.k_plain + WR_ATTN_KEYS * Q;
+  r.dy = r.q + WR_ATTN_BLOCK * Q;
+  r.p = r.dy + WR_ATTN_BLOCK * V;
+  r.ds = r.p + WR_ATTN_BLOCK * WR_ATTN_LINE;
+  r.max = r.ds + WR_ATTN_BLOCK * WR_ATTN_LINE;
+  r.total = r.max + group * WR_ATTN_ROWS;
   return r;
 }
 
