@@ -300,7 +300,7 @@ static void batch_rows_restart_at_documents(void) {
     CHECK_EQ_INT(batch.counted, s[0].n_tok + s[1].n_tok - 2);
     for (int b = 0; b < B; b++) {
       const int64_t n = b < 2 ? s[b].n_tok - 1 : 0;
-      const int shard = b < 2 ? (s[b].id >= 7 + 3 ? 2 : s[b].id >= 7 ? 1 : 0) : 0;
+      const int shard = b < 2 ? (s[b].id >= 7 + 2 ? 2 : s[b].id >= 7 ? 1 : 0) : 0;
       const uint64_t base = (uint64_t[]){0, 391, 520}[shard] + (b < 2 ? s[b].first_tok : 0);
       for (int64_t i = 0; i < T; i++) {
         const int64_t at_row = b * T + i;
@@ -1046,6 +1046,38 @@ static void ring_leaves_nothing(void) {
   wr_str_free(&text);
 }
 
+static _Atomic bool busy;
+static void *spin(void *arg) {
+  volatile uint64_t *x = arg;
+  while (busy) ++*x;
+  return NULL;
+}
+
+/* Workers start while other threads are busy, again and again: none hangs, as nothing is forked. */
+static void workers_start_beside_busy_threads(void) {
+  enum { THREADS = 16, RUNS = 20 };
+  pthread_t threads[THREADS];
+  static uint64_t counts[THREADS];
+  wr_str text = some_text(20000);
+  write_file(at("busy.txt"), text.ptr, text.len);
+  busy = true;
+  for (int i = 0; i < THREADS; i++) REQUIRE(pthread_create(&threads[i], NULL, spin, &counts[i]) == 0);
+  uint64_t slowest = 0;
+  for (int i = 0; i < RUNS; i++) {
+    const uint64_t begin = wr_now_ns();
+    wr_data *d = open_text(at("busy.txt"), 32, 64, 4, 0, 1, false);
+    wr_sample s[32];
+    int64_t got = 0;
+    CHECK(d && wr_data_next(d, 32, s, &got) == WEIR_OK && got == 32);
+    wr_data_close(d);
+    slowest = WR_MAX(slowest, wr_now_ns() - begin);
+  }
+  busy = false;
+  for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+  CHECK_MSG(slowest < 10000000000u, "the slowest took %.1f s", (double)slowest * 1e-9);
+  wr_str_free(&text);
+}
+
 /* ---------------------------------------------------------------------------------------------------------- what runs out */
 
 static _Atomic long calls, fail_at, live;
@@ -1159,4 +1191,5 @@ TEST_MAIN("data", TEST(permutation_is_a_bijection), TEST(each_sample_once_for_an
           TEST(streams_of_members), TEST(bad_records_by_line), TEST(json_lines), TEST(cuts_change_no_id),
           TEST(build_holds_the_text), TEST(jsonl_documents_and_validation), TEST(killed_builds_go_on),
           TEST(builds_can_be_stopped_and_fail_whole), TEST(ring_gives_the_shards_windows), TEST(ring_goes_on_where_it_stopped),
-          TEST(ring_leaves_nothing), TEST(allocations_may_fail), TEST(disks_may_be_full), TEST(cleans_up))
+          TEST(ring_leaves_nothing), TEST(workers_start_beside_busy_threads), TEST(allocations_may_fail),
+          TEST(disks_may_be_full), TEST(cleans_up))

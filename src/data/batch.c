@@ -4,59 +4,109 @@
  * vocabulary once a sample: a shard that was changed after it was built cannot make a kernel read outside its table. */
 #include "data/data_i.h"
 
-/* 16 ids at a time; at -O2 the compilers do not make these loops into vectors by themselves. */
-typedef uint16_t u16v __attribute__((vector_size(32), aligned(2), may_alias));
-typedef uint32_t u32v __attribute__((vector_size(64), aligned(4), may_alias));
-enum { LANES = 16 };
+/* Vectors of 16 bytes, which every machine has: at -O2 the compilers make none of these loops by themselves, and wider ones they keep in
+ * memory. */
+typedef uint16_t u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int32_t i32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+enum { LANES = 4 };
 
-#define WIDEN(name, type, vector) \
-  static uint32_t name(const type *src, int64_t n, int32_t *dst) { \
-    u32v most = {0}; \
-    uint32_t top = 0; \
-    int64_t i = 0; \
-    for (; i + LANES <= n; i += LANES) { \
-      const u32v id = __builtin_convertvector(*(const vector *)(const void *)(src + i), u32v); \
-      const u32v more = (u32v)(id > most); \
-      most = (id & more) | (most & ~more); \
-      *(u32v *)(void *)(dst + i) = id; \
-    } \
-    for (int k = 0; k < LANES; k++) top = WR_MAX(top, most[k]); \
-    for (; i < n; i++) { \
-      top = WR_MAX(top, (uint32_t)src[i]); \
-      dst[i] = (int32_t)src[i]; \
-    } \
-    return top; \
+/* What was seen of ids: comparisons are signed (SSE2 has no others), so an id above INT32_MAX is known by its sign. */
+typedef struct seen {
+  i32x4 most, bits;
+} seen;
+
+static inline void look(seen *s, i32x4 id) {
+  const i32x4 more = id > s->most;
+  s->most = (id & more) | (s->most & ~more);
+  s->bits |= id;
+}
+
+static inline bool all_below(const seen *s, const int32_t *rest, int64_t n, int64_t vocab) {
+  bool ok = true;
+  for (int k = 0; k < LANES; k++) ok &= s->bits[k] >= 0 && s->most[k] < vocab;
+  for (int64_t i = 0; i < n; i++) ok &= rest[i] >= 0 && rest[i] < vocab;
+  return ok;
+}
+
+/* false: an id is not below vocab. */
+static bool widen16(const uint16_t *src, int64_t n, int64_t vocab, int32_t *dst) {
+  const u16x8 zero = {0};
+  seen s = {{0}, {0}};
+  int64_t i = 0;
+  for (; i + 2 * LANES <= n; i += 2 * LANES) {
+    const u16x8 v = *(const u16x8 *)(const void *)(src + i);
+    const i32x4 low = (i32x4)__builtin_shufflevector(v, zero, 0, 8, 1, 9, 2, 10, 3, 11);
+    const i32x4 high = (i32x4)__builtin_shufflevector(v, zero, 4, 12, 5, 13, 6, 14, 7, 15);
+    look(&s, low);
+    look(&s, high);
+    *(i32x4 *)(void *)(dst + i) = low;
+    *(i32x4 *)(void *)(dst + i + LANES) = high;
   }
-WIDEN(widen16, uint16_t, u16v)
-WIDEN(widen32, uint32_t, u32v)
+  const int64_t done = i;
+  for (; i < n; i++) dst[i] = src[i];
+  return all_below(&s, dst + done, n - done, vocab);
+}
+
+static bool widen32(const int32_t *src, int64_t n, int64_t vocab, int32_t *dst) {
+  seen s = {{0}, {0}};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) {
+    const i32x4 id = *(const i32x4 *)(const void *)(src + i);
+    look(&s, id);
+    *(i32x4 *)(void *)(dst + i) = id;
+  }
+  const int64_t done = i;
+  for (; i < n; i++) dst[i] = src[i];
+  return all_below(&s, dst + done, n - done, vocab);
+}
+
+static void fill_same(int32_t *p, int64_t n, int32_t value) {
+  const i32x4 all = {value, value, value, value};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) *(i32x4 *)(void *)(p + i) = all;
+  for (; i < n; i++) p[i] = value;
+}
+
+static void fill_counting(int32_t *p, int64_t n) { /* 0, 1, … */
+  i32x4 next = {0, 1, 2, 3};
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES, next += LANES) *(i32x4 *)(void *)(p + i) = next;
+  for (; i < n; i++) p[i] = (int32_t)i;
+}
+
+/* Inputs [0, n_tok - 1) by documents: document *d begins at `from`; returns where it ends, and goes on to the next. Ends were not
+ * checked when the shard was opened, so whatever they are, the parts are in order and inside. */
+static int64_t doc_end(const wr_sample *s, int64_t *d, int64_t from) {
+  const int64_t n = s->n_tok - 1, i = (*d)++;
+  if (i >= s->n_docs) return n;
+  const uint64_t end = s->doc_ends[i] > s->first_tok ? s->doc_ends[i] - s->first_tok : 0;
+  return WR_MAX(from, (int64_t)WR_MIN(end, (uint64_t)n));
+}
 
 void wr_sample_doc_first(const wr_sample *s, int32_t *out) {
-  int64_t at = 0;
-  for (int64_t d = 0, begin = 0; at < s->n_tok - 1; d++) {
-    const int64_t end = d < s->n_docs ? WR_MIN((int64_t)(s->doc_ends[d] - s->first_tok), s->n_tok - 1) : s->n_tok - 1;
-    for (; at < end; at++) out[at] = (int32_t)begin;
-    begin = end;
+  for (int64_t d = 0, from = 0, end; from < s->n_tok - 1; from = end) {
+    end = doc_end(s, &d, from);
+    fill_same(out + from, end - from, (int32_t)from);
   }
 }
 
-static weir_status bad_id(const wr_sample *s, uint32_t id, int64_t vocab) {
-  return wr_fail(WEIR_EFORMAT,
-                 "data: window %llu of source %d holds id %u, but the vocabulary has %lld tokens; 'weir data check' tells "
-                 "which file was damaged",
-                 (unsigned long long)s->id, s->source, id, (long long)vocab);
+static weir_status bad_id(const wr_sample *s, int64_t vocab) {
+  return wr_fail(
+      WEIR_EFORMAT,
+      "data: window %llu of source %d holds an id that is not below %lld, the size of the vocabulary; 'weir data check' "
+      "tells which file was damaged",
+      (unsigned long long)s->id, s->source, (long long)vocab);
 }
 
-/* One row of T: returns the largest id. */
-static uint32_t fill_row(const wr_sample *s, int32_t *tokens, int32_t *targets) {
+/* One row. */
+static bool fill_row(const wr_sample *s, int64_t vocab, int32_t *tokens, int32_t *targets) {
   const int64_t n = s->n_tok - 1;
   if (s->token_bytes == 2) {
     const uint16_t *src = s->tokens;
-    const uint32_t a = widen16(src, n, tokens), b = widen16(src + 1, n, targets);
-    return WR_MAX(a, b);
+    return widen16(src, n, vocab, tokens) && widen16(src + 1, n, vocab, targets);
   }
-  const uint32_t *src = s->tokens;
-  const uint32_t a = widen32(src, n, tokens), b = widen32(src + 1, n, targets);
-  return WR_MAX(a, b);
+  const int32_t *src = s->tokens;
+  return widen32(src, n, vocab, tokens) && widen32(src + 1, n, vocab, targets);
 }
 
 /* What no sample fills: a row that attends to itself and counts for nothing. */
@@ -86,16 +136,16 @@ weir_status wr_batch_fill(const wr_sample *samples, int64_t n_samples, int64_t B
                              .doc_ends = s->doc_ends,
                              .n_docs = s->n_docs,
                              .first_tok = s->first_tok};
-      const uint32_t most = fill_row(&cut, tokens, targets);
-      if (most >= vocab) return bad_id(s, most, vocab);
+      if (!fill_row(&cut, vocab, tokens, targets)) return bad_id(s, vocab);
       if (documents) {
-        wr_sample_doc_first(&cut, first);
-        for (int64_t i = 0; i < n; i++) pos[i] = (int32_t)i - first[i];
-      } else {
-        for (int64_t i = 0; i < n; i++) {
-          pos[i] = (int32_t)i;
-          first[i] = 0;
+        for (int64_t d = 0, from = 0, end; from < n; from = end) {
+          end = doc_end(&cut, &d, from);
+          fill_same(first + from, end - from, (int32_t)from);
+          fill_counting(pos + from, end - from);
         }
+      } else {
+        fill_counting(pos, n);
+        fill_same(first, n, 0);
       }
       counted += n;
     }

@@ -6,30 +6,41 @@
  */
 #include "data/data_i.h"
 
-typedef uint16_t u16v __attribute__((vector_size(16), aligned(2), may_alias));
-typedef uint32_t u32v __attribute__((vector_size(32), aligned(4), may_alias));
-typedef uint64_t u64v __attribute__((vector_size(64)));
-enum { LANES = 8, TURN = 4096 }; /* TURN: vectors whose sums fit into 32 bits */
+/* Vectors of 16 bytes, as in batch.c; sums of ids (below 2^31) in 32 bits, for at most TURN of them a lane, then in 64. */
+typedef uint16_t u16x8 __attribute__((vector_size(16), aligned(2), may_alias));
+typedef uint32_t u32x4 __attribute__((vector_size(16), aligned(4), may_alias));
+enum { TURN = 4096 };
 
 static uint64_t sum16(const uint16_t *p, int64_t n) {
+  const u16x8 zero = {0};
   uint64_t sum = 0;
   int64_t i = 0;
-  while (i + LANES <= n) {
-    u32v lanes = {0};
-    for (int k = 0; k < TURN && i + LANES <= n; k++, i += LANES)
-      lanes += __builtin_convertvector(*(const u16v *)(const void *)(p + i), u32v);
-    for (int k = 0; k < LANES; k++) sum += lanes[k];
+  while (i + 8 <= n) {
+    u32x4 lanes = {0};
+    for (int k = 0; k < TURN && i + 8 <= n; k++, i += 8) {
+      const u16x8 v = *(const u16x8 *)(const void *)(p + i);
+      lanes += (u32x4)__builtin_shufflevector(v, zero, 0, 8, 1, 9, 2, 10, 3, 11);
+      lanes += (u32x4)__builtin_shufflevector(v, zero, 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+    for (int k = 0; k < 4; k++) sum += lanes[k];
   }
   for (; i < n; i++) sum += p[i];
   return sum;
 }
 
+/* Low and high halves apart, so that no lane overflows. */
 static uint64_t sum32(const uint32_t *p, int64_t n) {
   uint64_t sum = 0;
   int64_t i = 0;
-  u64v lanes = {0};
-  for (; i + LANES <= n; i += LANES) lanes += __builtin_convertvector(*(const u32v *)(const void *)(p + i), u64v);
-  for (int k = 0; k < LANES; k++) sum += lanes[k];
+  while (i + 4 <= n) {
+    u32x4 low = {0}, high = {0};
+    for (int k = 0; k < TURN && i + 4 <= n; k++, i += 4) {
+      const u32x4 v = *(const u32x4 *)(const void *)(p + i);
+      low += v & 0xffff;
+      high += v >> 16;
+    }
+    for (int k = 0; k < 4; k++) sum += low[k] + ((uint64_t)high[k] << 16);
+  }
   for (; i < n; i++) sum += p[i];
   return sum;
 }

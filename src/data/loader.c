@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #define MAX_SOURCES 1024
+#define PREFETCH_BYTES 1024            /* of a window: beyond that the hardware has seen the direction */
 #define ADVISE_BYTES ((size_t)1 << 20) /* asked for at a time, while all of the data is made resident */
 
 typedef struct source {
@@ -112,6 +113,12 @@ static void sample_at(const loader *l, uint64_t p, wr_sample *out) {
   out->doc_ends = wr_doc_ends_find(s->shards[i].doc_ends, h->n_docs, from, to, &out->n_docs);
 }
 
+/* The window is somewhere in memory, in no order that hardware foresees; asked for while the rest of the batch is looked up. */
+static void prefetch_lines(const wr_sample *s) {
+  const int64_t n = WR_MIN(s->n_tok * s->token_bytes, (int64_t)PREFETCH_BYTES);
+  for (int64_t k = 0; k < n; k += WR_CACHE_LINE) __builtin_prefetch((const uint8_t *)s->tokens + k);
+}
+
 /* ------------------------------------------------------------------------------------------------------------- residency */
 
 static void advise(const loader *l, const uint8_t *from, size_t n) {
@@ -160,6 +167,7 @@ static weir_status loader_next(wr_data *d, int64_t n, wr_sample *out, int64_t *n
     const uint64_t p = l->base + l->rank + l->taken * l->ranks;
     if (l->validation && p >= l->windows) break;
     sample_at(l, p, &out[i]);
+    prefetch_lines(&out[i]);
     l->taken++;
   }
   advise_ahead(l);

@@ -35,6 +35,23 @@ static void try_shard(const uint8_t *data, size_t size) {
       const uint64_t *ends = wr_doc_ends_find(s.doc_ends, h->n_docs, from, from + 9, &n_docs);
       require(n_docs >= 0 && (uint64_t)n_docs <= h->n_docs);
       for (int64_t i = 0; i < n_docs; i++) sink += ends[i];
+      enum { T = 9 };
+      int32_t *tables = malloc(4 * T * sizeof *tables);
+      const int64_t n_tok = (int64_t)WR_MIN(h->n_tokens - from, (uint64_t)T + 1);
+      const wr_sample sample = {.tokens = s.tokens + from * h->token_bytes,
+                                .token_bytes = (int)h->token_bytes,
+                                .n_tok = n_tok,
+                                .doc_ends = ends,
+                                .n_docs = n_docs,
+                                .first_tok = from};
+      if (tables && n_tok > 1) {
+        wr_batch batch = {tables, tables + T, tables + 2 * T, tables + 3 * T, 0, 0};
+        if (wr_batch_fill(&sample, 1, 1, T, (int64_t)h->vocab, true, &batch) == WEIR_OK)
+          for (int i = 0; i < T; i++)
+            require(batch.tokens[i] < (int64_t)h->vocab && batch.first[i] >= 0 && batch.first[i] <= i && batch.pos[i] >= 0 &&
+                    batch.pos[i] <= i);
+      }
+      free(tables);
     }
     wr_shard_check(&s, "fuzz", NULL);
   }
