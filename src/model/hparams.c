@@ -25,12 +25,18 @@ static const char *key_of(reader *r, const char *suffix) {
   return r->key;
 }
 
+const wr_arch *wr_arch_find(const char *name, size_t n) {
+  for (size_t i = 0; i < WR_ARRAY_LEN(archs); i++)
+    if (strlen(archs[i].name) == n && memcmp(archs[i].name, name, n) == 0) return &archs[i];
+  return NULL;
+}
+
 static weir_status find_arch(const wr_gguf *g, const wr_arch **out) {
   wr_gguf_text name;
   WR_TRY(wr_gguf_get_text(g, "general.architecture", true, &name));
-  for (size_t i = 0; i < WR_ARRAY_LEN(archs); i++) {
-    if (strlen(archs[i].name) != name.len || memcmp(archs[i].name, name.ptr, name.len) != 0) continue;
-    *out = &archs[i];
+  const wr_arch *found = wr_arch_find(name.ptr, name.len);
+  if (found) {
+    *out = found;
     return WEIR_OK;
   }
   wr_str known = {0};

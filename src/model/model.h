@@ -7,6 +7,7 @@
  *   hparams.c   the tables architectures.def and hparams.def, read        weights.c   tensors.def: found, checked, typed
  *   pack.c      the packed file: made, mapped, listed, cleared            model.c     opening
  *   step.c      a step as a program; llama.c, gpt2.c: their layers
+ *   spec.c      what is to be trained: presets.def, checks, costs         train.c     its program; train_llama.c, train_gpt2.c: layers
  *
  * A model is read-only once it is open: any number of threads may build programs from it.
  */
@@ -29,6 +30,8 @@ typedef struct wr_arch {
   const char *eps_key;
   const char *doc;
 } wr_arch;
+
+const wr_arch *wr_arch_find(const char *name, size_t n); /* n bytes. NULL: not in the table */
 
 typedef enum wr_rope_scaling { WR_SCALING_NONE, WR_SCALING_LINEAR, WR_SCALING_YARN } wr_rope_scaling;
 
@@ -146,7 +149,7 @@ typedef struct wr_step_io {
 weir_status wr_step_build(wr_program *p, const wr_model *m, const wr_step_shape *shape, wr_step_io *out);
 size_t wr_kv_page_bytes(const wr_hparams *h, wr_dtype kv, bool value); /* one page of one layer's keys, or values */
 
-/* ---- models to be trained: spec.c, train_gpt2.c, train_llama.c
+/* ---- models to be trained: spec.c, train.c
  * A spec is what a configuration file or a preset says. The training program of B sequences of T tokens is built from it; its weights
  * have GGUF's names, so a checkpoint is a GGUF file that inference opens. */
 typedef struct wr_spec {
