@@ -391,6 +391,19 @@ static void recomputation_gives_the_same_bits(void) {
   close_all();
 }
 
+static void recomputation_refuses_what_is_no_part_of_the_forward_pass(void) {
+  static const wr_segment bad[] = {{-1, 1}, {1, 0}, {0, 2}};
+  for (size_t i = 0; i < WR_ARRAY_LEN(bad); i++) {
+    wr_program p;
+    wr_program_init(&p);
+    const int x = wr_value_2d(&p, WR_INPUT, "x", WR_F32, 3, 8);
+    wr_mark_output(&p, wr_gelu(&p, x));
+    CHECK_EQ_INT(wr_pass_remat(&p, &bad[i], 1, 1), WEIR_EUSAGE);
+    CHECK_HAS(weir_last_error(), "forward pass");
+    wr_program_free(&p);
+  }
+}
+
 /* GPT-2 124M, B=4 T=256, on the device that runs nothing. A block keeps only its input: about a twentieth of what it keeps otherwise. */
 static void recomputation_takes_less_memory(void) {
   const char *archs[] = {"gpt2", "llama"};
@@ -674,6 +687,7 @@ static void refuses_with_the_field_and_the_rule(void) {
 
 TEST_MAIN("train_graph", TEST(gradients_equal_torch), TEST(accumulation_is_weighted_by_tokens), TEST(twenty_steps_of_adamw),
           TEST(five_steps_of_muon), TEST(five_steps_of_sgd_clipped), TEST(recomputation_gives_the_same_bits),
-          TEST(recomputation_takes_less_memory), TEST(dropout_keeps_its_rate_and_its_bits), TEST(validation_has_no_dropout),
+          TEST(recomputation_refuses_what_is_no_part_of_the_forward_pass), TEST(recomputation_takes_less_memory),
+          TEST(dropout_keeps_its_rate_and_its_bits), TEST(validation_has_no_dropout),
           TEST(forward_pass_is_that_of_transformers), TEST(metadata_says_what_the_spec_said), TEST(presets_count_as_published),
           TEST(every_size_is_near_its_name), TEST(refuses_with_the_field_and_the_rule))

@@ -119,7 +119,7 @@ weir_status wr_spec_put_meta(const wr_spec *s, const char *name, wr_gguf_writer 
     snprintf(key, sizeof key, "%s.%s", s->arch, counts[i].key);
     WR_TRY(wr_gguf_put_u32(w, key, (uint32_t)counts[i].value));
   }
-  snprintf(key, sizeof key, "%s.%s", s->arch, arch->eps_key);
+  snprintf(key, sizeof key, "%s.%s", s->arch, wr_arch_find(s->arch, strlen(s->arch))->eps_key);
   WR_TRY(wr_gguf_put_f32(w, key, (float)s->eps));
   return arch->put_meta ? arch->put_meta(s, w) : WEIR_OK;
 }

@@ -63,5 +63,4 @@ const wr_train_arch wr_train_gpt2 = {
     .hidden = hidden,
     .params_a_layer = 12,
     .params_besides = 5,
-    .eps_key = "attention.layer_norm_epsilon",
 };

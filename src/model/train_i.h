@@ -22,7 +22,6 @@ typedef struct wr_train_arch {
   weir_status (*check)(const wr_spec *s);                        /* what only this architecture asks for */
   int (*hidden)(wr_train_builder *b, int embedded);              /* [B*T, width] after the last norm */
   int params_a_layer, params_besides;                            /* at most, for the table of parameters */
-  const char *eps_key;                                           /* after "<arch>." */
   weir_status (*put_meta)(const wr_spec *s, wr_gguf_writer *w);  /* keys besides the common ones; NULL: none */
 } wr_train_arch;
 extern const wr_train_arch wr_train_llama, wr_train_gpt2;

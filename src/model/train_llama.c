@@ -67,6 +67,5 @@ const wr_train_arch wr_train_llama = {
     .hidden = hidden,
     .params_a_layer = 9,
     .params_besides = 3,
-    .eps_key = "attention.layer_norm_rms_epsilon",
     .put_meta = put_meta,
 };
