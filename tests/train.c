@@ -567,6 +567,10 @@ static void rollback_goes_back(void) {
   CHECK_EQ_INT(s, WEIR_EFAIL);
   CHECK(rolled >= 1);
   weir_trainer_close(t);
+  char file[256];
+  snprintf(file, sizeof file, "%s/metrics.jsonl", run);
+  CHECK_EQ_INT(count_lines(file, "{\"step\": "), 20); /* each step once: 21 was never made */
+  CHECK(count_lines(file, "\"event\": \"spike\"") >= rolled);
 }
 
 /* Case B11. */

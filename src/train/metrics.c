@@ -143,6 +143,10 @@ void wr_metrics_put(weir_trainer *t, const wr_sample *samples, int64_t n_samples
   wr_str *s = &t->line;
   if (t->metrics < 0) return;
   put_event(t, isfinite(r->loss) && isfinite(r->grad_norm) ? (r->spike ? "spike" : "save") : "nan");
+  if (r->step > t->now.step) { /* the step was not made, or undone: it will stand here when it is */
+    put_line(t);
+    return;
+  }
   wr_str_printf(s, "{\"step\": %lld", (long long)r->step);
   put_number(s, "loss", r->loss);
   if (isfinite(r->val_loss)) put_number(s, "val_loss", r->val_loss);
