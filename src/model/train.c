@@ -73,9 +73,16 @@ int wr_train_residual(wr_train_builder *b, int x, int y, int matrix, int bias, c
   return wr_matmul(b->p, y, matrix, bias, x);
 }
 
-void wr_train_segment(wr_train_builder *b, wr_remat what, int begin) {
-  if (b->shape->remat == what && b->n_segments < b->spec->layers)
-    b->segments[b->n_segments++] = (wr_segment){begin, b->p->n_instrs};
+int wr_train_layers(wr_train_builder *b, int x, wr_train_part *attention, wr_train_part *feed_forward) {
+  const wr_remat remat = b->shape->remat;
+  for (b->layer = 0; b->layer < b->spec->layers; b->layer++) {
+    const int begin = b->p->n_instrs;
+    x = attention(b, x);
+    if (remat == WR_REMAT_ATTENTION) b->segments[b->n_segments++] = (wr_segment){begin, b->p->n_instrs};
+    x = feed_forward(b, x);
+    if (remat == WR_REMAT_BLOCK) b->segments[b->n_segments++] = (wr_segment){begin, b->p->n_instrs};
+  }
+  return x;
 }
 
 /* ---------------------------------------------------------------------------------------------------------------- the program */

@@ -47,13 +47,7 @@ static int feed_forward(wr_train_builder *b, int x) {
 static int hidden(wr_train_builder *b, int x) {
   const int places = wr_train_table(b, "/position_embd.weight", b->spec->context_tok, b->spec->width);
   x = wr_train_dropout(b, wr_add(b->p, x, wr_embed(b->p, places, b->io.pos)), "/embd_dropout");
-  for (b->layer = 0; b->layer < b->spec->layers; b->layer++) {
-    const int begin = b->p->n_instrs;
-    x = attention(b, x);
-    wr_train_segment(b, WR_REMAT_ATTENTION, begin);
-    x = feed_forward(b, x);
-    wr_train_segment(b, WR_REMAT_BLOCK, begin);
-  }
+  x = wr_train_layers(b, x, attention, feed_forward);
   return norm(b, x, "/output_norm.weight", "/output_norm.bias");
 }
 

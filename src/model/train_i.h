@@ -13,7 +13,7 @@ typedef struct wr_train_builder {
   wr_train_io io;  /* params has room for cap_params */
   int cap_params;
   int layer;       /* of which blk.N.* are made */
-  wr_segment *segments; /* [n_segments, at most one a layer] to be recomputed */
+  wr_segment *segments; /* [layers], of which n_segments are to be recomputed */
   int n_segments;
 } wr_train_builder;
 
@@ -39,7 +39,8 @@ int wr_train_residual(wr_train_builder *b, int x, int y, int matrix, int bias, c
 /* Dropout where the spec has it; `name` as of parameters. */
 int wr_train_dropout(wr_train_builder *b, int x, const char *name);
 
-/* The instructions from `begin` on are an attention, or a block: recomputed where the shape asks for that. */
-void wr_train_segment(wr_train_builder *b, wr_remat what, int begin);
+/* All layers, each x = feed_forward(attention(x)); recomputed where the shape asks for that. */
+typedef int wr_train_part(wr_train_builder *b, int x);
+int wr_train_layers(wr_train_builder *b, int x, wr_train_part *attention, wr_train_part *feed_forward);
 
 #endif

@@ -46,13 +46,7 @@ static int feed_forward(wr_train_builder *b, int x) {
 
 static int hidden(wr_train_builder *b, int x) {
   x = wr_train_dropout(b, x, "/embd_dropout");
-  for (b->layer = 0; b->layer < b->spec->layers; b->layer++) {
-    const int begin = b->p->n_instrs;
-    x = attention(b, x);
-    wr_train_segment(b, WR_REMAT_ATTENTION, begin);
-    x = feed_forward(b, x);
-    wr_train_segment(b, WR_REMAT_BLOCK, begin);
-  }
+  x = wr_train_layers(b, x, attention, feed_forward);
   return wr_rmsnorm(b->p, x, wr_train_norm(b, "/output_norm.weight"), (float)b->spec->eps);
 }
 
