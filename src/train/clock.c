@@ -1,8 +1,9 @@
 /* clock.c: where the wall time of a step goes. Every moment belongs to one part: the time since the last lap is given to a part as
  * a whole, or, after a plan ran, divided by the times of its instructions. So the parts add up to the step's wall time.
  *
- * An instruction's time belongs to the part of the list that it stands in, but for the share of its bytes that are only moved
- * (wr_cost.copy_bytes; plans.c says what share of its time that is), which is 'copy'. What a replay takes beyond its instructions (waking the team) is 'other'.
+ * An instruction's time belongs to the part of the list that it stands in, but for the share of moving bytes without computing
+ * (wr_cost.copy_bytes; plans.c says what share of the time that is), which is 'copy'. What a replay takes beyond its instructions
+ * (waking the team) is 'other'.
  */
 #include <fcntl.h>
 #include <stdlib.h>

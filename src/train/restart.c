@@ -26,8 +26,9 @@
   X(applied, INT) \
   X(skipped, INT) \
   X(troubles, INT) \
-  X(trouble_at, INT) X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) X(loss_mean, FLOAT) X(loss_n, INT) \
-      X(best_val, FLOAT) X(epoch, INT)
+  X(trouble_at, INT) \
+  X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) X(loss_mean, FLOAT) X(loss_n, INT) X(best_val, FLOAT) \
+      X(epoch, INT)
 
 static void write_state(const weir_trainer *t, wr_str *s) {
   const wr_progress *p = &t->now;

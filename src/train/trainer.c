@@ -289,6 +289,7 @@ static weir_status weights_not_finite(weir_trainer *t) {
 
 weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out) {
   const weir_train_options *o = &t->set.o;
+  const wr_progress before = t->now;
   wr_length l;
   int64_t n = 0;
   double loss, norm;
@@ -318,6 +319,7 @@ weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out) {
   const weir_status changed = change(t, v, factor, norm);
   if (changed != WEIR_OK) {
     wr_metrics_put(t, t->samples, n);
+    if (v == WR_STOP) t->now = before; /* the step was not made: what is saved now goes on with its samples */
     return changed;
   }
   t->report.tokens = t->now.tokens;
