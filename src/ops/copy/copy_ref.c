@@ -56,23 +56,39 @@ WR_ROW_FN(relayout_ref) {
       for (int64_t i = 0; i < wr_inner(x); i++) wr_set(&c->args[RELAYOUT_Y], r, i, wr_get(x, r, i));
 }
 
-/* Sixteen rows at a time: a group of pack16 on either side. */
+/* Where the element of row r and column d of a group of sixteen rows stands: r row + d column, in floats from the group's begin. */
+typedef struct place {
+  int64_t group, row, column;
+} place;
+static place place_of(const wr_arg *a) {
+  const int64_t stride = a->stride_bytes / (int64_t)sizeof(float);
+  return a->layout == WR_PLAIN ? (place){WR_PACK_ROWS * stride, stride, 1} : (place){stride, 1, WR_PACK_ROWS};
+}
+
+/* Sixteen columns of a group at a time, by way of a square that stays in the first cache: so each line of either side is touched once. */
 WR_ROW_FN(relayout_f32_cpu) {
   const wr_arg *x = &c->args[RELAYOUT_X], *y = &c->args[RELAYOUT_Y];
-  const int64_t D = wr_inner(x), rows = x->ext[0];
-  const int64_t row_x = x->layout == WR_PLAIN ? x->stride_bytes / 4 : 1,
-                row_y = y->layout == WR_PLAIN ? y->stride_bytes / 4 : 1;
-  const int64_t col_x = x->layout == WR_PLAIN ? 1 : WR_PACK_ROWS, col_y = y->layout == WR_PLAIN ? 1 : WR_PACK_ROWS;
-  const int64_t group_x = x->layout == WR_PLAIN ? 16 * row_x : x->stride_bytes / 4;
-  const int64_t group_y = y->layout == WR_PLAIN ? 16 * row_y : y->stride_bytes / 4;
+  const place px = place_of(x), py = place_of(y);
+  const int64_t D = wr_inner(x), rows = x->ext[0], side = WR_PACK_ROWS;
   int64_t begin, end;
-  while (wr_take(w, 0, (rows + WR_PACK_ROWS - 1) / WR_PACK_ROWS, 1, &begin, &end))
+  while (wr_take(w, 0, (rows + side - 1) / side, 1, &begin, &end))
     for (int64_t g = begin; g < end; g++) {
-      const float *from = (const float *)x->data + g * group_x;
-      float *to = (float *)y->data + g * group_y;
-      const int64_t n = WR_MIN(rows - g * WR_PACK_ROWS, (int64_t)WR_PACK_ROWS);
-      if (n < WR_PACK_ROWS && y->layout != WR_PLAIN) memset(to, 0, (size_t)y->stride_bytes);
-      for (int64_t d = 0; d < D; d++)
-        for (int64_t r = 0; r < n; r++) to[r * row_y + d * col_y] = from[r * row_x + d * col_x];
+      const int64_t n = WR_MIN(rows - g * side, side);
+      if (n < side && y->layout != WR_PLAIN) memset((float *)y->data + g * py.group, 0, (size_t)y->stride_bytes);
+      for (int64_t d = 0; d < D; d += side) {
+        const int64_t m = WR_MIN(D - d, side);
+        const float *from = (const float *)x->data + g * px.group + d * px.column;
+        float *to = (float *)y->data + g * py.group + d * py.column, square[WR_PACK_ROWS][WR_PACK_ROWS]; /* [row][column] */
+        if (px.column == 1)
+          for (int64_t r = 0; r < n; r++) memcpy(square[r], from + r * px.row, (size_t)m * sizeof *from);
+        else
+          for (int64_t k = 0; k < m; k++)
+            for (int64_t r = 0; r < n; r++) square[r][k] = from[k * side + r];
+        if (py.column == 1)
+          for (int64_t r = 0; r < n; r++) memcpy(to + r * py.row, square[r], (size_t)m * sizeof *to);
+        else
+          for (int64_t k = 0; k < m; k++)
+            for (int64_t r = 0; r < n; r++) to[k * side + r] = square[r][k];
+      }
     }
 }
