@@ -123,6 +123,8 @@ def another_rhythm(control, steps):
     begin = time.time()
     while time.time() - begin < 60 and p.poll() is None and len(lines(run)) < steps // 4:
         time.sleep(0.005)
+    code, err = train(run, steps) if p.poll() is None else (1, "another process trains")
+    check(code == 1 and "another process trains" in err, "a second trainer in the same folder: exit code %d: %s" % (code, err))
     p.send_signal(signal.SIGTERM)
     check(p.wait(60) in (143, 0), "SIGTERM: exit code %d" % p.returncode)
     check(newest(run) == len(lines(run)), "SIGTERM: %d steps done, the checkpoint is of step %d" % (len(lines(run)), newest(run)))

@@ -116,7 +116,7 @@ void weir_free(void *ptr);
 
 /* ------------------------------------------------------------------------------------------------------------ tokenizer
  * Text to token ids and back. Opened by path: a GGUF file (a model, or a vocabulary alone), a tokenizer.json of Hugging Face's
- * tokenizers, a folder with tokenizer.gguf or tokenizer.json in it; or the name "bytes": 256 byte tokens and <|endoftext|>, id 256.
+ * tokenizers, a folder with tokenizer.gguf or tokenizer.json in it, a run or a checkpoint; or the name "bytes": 256 byte tokens and <|endoftext|>, id 256.
  * Read-only once open: any number of threads.
  * Ids are 0 … vocab-1. Text is taken byte for byte; input that is not UTF-8 is encoded as bytes where the vocabulary has
  * bytes. */
@@ -298,7 +298,9 @@ typedef struct weir_model_options {
   bool force_pack;         /* pack also above 4 GB or a tenth of the free disk */
   const char *use;         /* forces kernel rows, "op:row,op:row"; NULL: $WEIR_USE */
 } weir_model_options;
-/* EIO, EFORMAT (malformed or impossible, naming key and value), EUNSUPPORTED (architecture or type, by name), ENOMEM. */
+/* path: a GGUF file, any part of a split one; a run's folder, which stands for its newest checkpoint that is whole (sizes and
+ * checksums; newer ones that are not are named in the log); or the folder of a checkpoint.
+ * EIO, EFORMAT (malformed or impossible, naming key and value), EUNSUPPORTED (architecture or type, by name), ENOMEM. */
 weir_status weir_model_open(weir_context *ctx, const char *path, const weir_model_options *options, weir_model **out);
 void weir_model_close(weir_model *m);                     /* NULL allowed; after its sessions */
 
@@ -889,8 +891,8 @@ typedef struct weir_file weir_file;
 typedef struct weir_file_options {
   bool no_mmap;            /* read the file into memory instead of mapping it */
 } weir_file_options;
-/* EIO: cannot be opened; EFORMAT: malformed, shorter than its header says, or a part is missing; EUNSUPPORTED: a folder,
- * big-endian, another version, a tensor type that does not exist. */
+/* path: as for weir_model_open. EIO: cannot be opened; EFORMAT: malformed, shorter than its header says, or a part is missing;
+ * EUNSUPPORTED: a folder that is neither a run nor a checkpoint, big-endian, another version, a tensor type that does not exist. */
 weir_status weir_file_open(const char *path, const weir_file_options *options, weir_file **out);
 void weir_file_close(weir_file *f);                       /* NULL allowed. Everything got from the file ends with it */
 
