@@ -464,10 +464,14 @@ WR_INLINE v16 v16_exp(v16 a) {
   p = v16_fma(p, r, v16_set1(0.5f));
   p = v16_fma(p, r, v16_set1(1.0f));
   p = v16_fma(p, r, v16_set1(1.0f));
+#if WR_ISA_LEVEL >= 2
+  return _mm512_scalef_ps(p, n); /* p 2^n rounded once; as below, where the first product is exact */
+#else
   v16i k = v16i_sub(v16_bits(t), v16_bits(magic)), half = v16i_sar(k, 1), rest = v16i_sub(k, half);
   v16 s1 = v16i_as_float(v16i_shl(v16i_add(half, v16i_set1(127)), 23));
   v16 s2 = v16i_as_float(v16i_shl(v16i_add(rest, v16i_set1(127)), 23));
   return v16_mul(v16_mul(p, s1), s2);
+#endif
 }
 
 /* 1 / (1 + e^-a) */

@@ -59,7 +59,7 @@ static inline int64_t wr_attn_first(const wr_attention_params *p, const wr_arg *
 
 /* Training form on the CPU: keys that are taken together; rows of a forward unit, of a block of the gradient, and of a strip of
  * either; floats from a strip's line to the next, which no cache maps to one place. Each divides the one before. */
-enum { WR_ATTN_KEYS = 256, WR_ATTN_ROWS = 256, WR_ATTN_BLOCK = 128, WR_ATTN_STRIP = 32, WR_ATTN_LINE = WR_ATTN_KEYS + 16 };
+enum { WR_ATTN_KEYS = 256, WR_ATTN_ROWS = 256, WR_ATTN_BLOCK = 128, WR_ATTN_STRIP = 16, WR_ATTN_LINE = WR_ATTN_KEYS + 16 };
 /* A thread's scratch. Panels of a block of keys, turned, and plain where heads are no whole panels; the same of a block of rows; lines of
  * p and ds; of each query head and row the maximum and the sum so far. The gradient has no use for the last two. */
 typedef struct wr_attn_room {
