@@ -653,7 +653,7 @@ static void *spin(void *arg) {
 
 /* Workers start while other threads are busy, again and again: none hangs, as nothing is forked. */
 static void workers_start_beside_busy_threads(void) {
-  enum { THREADS = 16, RUNS = 20 };
+  enum { THREADS = 16, RUNS = 5 };
   pthread_t threads[THREADS];
   static uint64_t counts[THREADS];
   wr_str text = some_text(20000);
