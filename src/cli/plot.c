@@ -109,8 +109,17 @@ void wr_plot(FILE *to, const wr_curve *line, const wr_curve *marks, const char *
   widen(&p, marks);
   if (p.y1 - p.y0 < 1e-9) p.y1 = p.y0 + 1;
   if (p.x1 - p.x0 < 1e-9) return;
-  for (size_t i = 1; i < line->n; i++)
-    stroke(&p, dot_x(&p, line->x[i - 1]), dot_y(&p, line->y[i - 1]), dot_x(&p, line->x[i]), dot_y(&p, line->y[i]));
+  int last_x = -1, last_y = -1;
+  for (size_t i = 0; i < line->n;) { /* the mean of what falls into a column of dots: a line, not a cloud */
+    const int x = dot_x(&p, line->x[i]);
+    double sum = 0;
+    size_t k = 0;
+    for (; i < line->n && dot_x(&p, line->x[i]) == x; i++, k++) sum += line->y[i];
+    const int y = dot_y(&p, sum / (double)k);
+    stroke(&p, last_x < 0 ? x : last_x, last_x < 0 ? y : last_y, x, y);
+    last_x = x;
+    last_y = y;
+  }
   for (size_t i = 0; i < marks->n; i++) p.marked[dot_y(&p, marks->y[i]) / p.high][dot_x(&p, marks->x[i]) / p.wide] = 1;
   fprintf(to, "%*s %s", LABEL - 2, "", line_name);
   if (marks->n) fprintf(to, "  %s %s", utf8 ? "◆" : "o", marks_name);
