@@ -16,6 +16,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "ops/matmul/matmul_i.h"
 #include "ops/ops.h"
 
 enum { TEAMS = 3 }; /* devices of 1, 2, 3 threads */
@@ -636,6 +637,9 @@ static void test_coverage(void) {
       if (taken[o][i]) continue;
       if (isa_missing(row)) {
         printf("SKIP kernels.%s: needs %s\n", row->name, wr_isa_name(row->isa));
+        skipped++;
+      } else if (strcmp(row->klass, "onednn") == 0 && wr_onednn_missing()) {
+        printf("SKIP kernels.%s: %s\n", row->name, wr_onednn_missing());
         skipped++;
       } else {
         printf("FAIL %s: no line of a .cases file is taken by it\n", row->name);

@@ -2,6 +2,8 @@
  * cases.h. */
 #include "ops/cases.h"
 
+#define SLOW_FLOP 1e9
+
 static double seconds_of(uint64_t ns) { return (double)ns * 1e-9; }
 
 /* Best time of one call in seconds. The first run decides how many calls a repeat has. */
@@ -53,6 +55,9 @@ static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_optio
       open = true;
     }
     if (wr_row_refuses(c->op, row, &t.call, d, why, sizeof why)) continue;
+    /* minutes a call: references, and portable code on a processor that can do better */
+    if (t.cost.flop > SLOW_FLOP && (row->isa & WR_ISA_LEVEL_MASK) < WR_MIN(d->isa & WR_ISA_LEVEL_MASK, (uint32_t)WR_ISA_AVX2))
+      continue;
     double best = 0;
     s = time_row(&t, row, d, o, &best);
     const char *shape = c->text + strcspn(c->text, " ");

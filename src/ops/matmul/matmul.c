@@ -36,6 +36,17 @@ static const char *gemm_refuses(const wr_call *c) {
   return fused_refuses(c);
 }
 
+/* A row alone would take another way through the library. */
+static const char *onednn_takes(const wr_arg *rows) {
+  return rows->ext[0] < WR_MM_GEMM_LEAST ? "is for 16 rows and more" : wr_onednn_missing();
+}
+static const char *onednn_refuses(const wr_call *c) {
+  const char *no = fused_refuses(c);
+  return no ? no : onednn_takes(&c->args[WR_MM_X]);
+}
+static const char *onednn_dx_refuses(const wr_call *c) { return onednn_takes(&c->args[WR_MM_DX_DY]); }
+static const char *onednn_dw_refuses(const wr_call *c) { return onednn_takes(&c->args[WR_MM_DW_DY]); }
+
 static size_t gemm_scratch(const wr_call *c, int n_threads) {
   const bool parts = wr_inner(&c->args[WR_MM_X]) > WR_MM_GEMM_SUM;
   return parts ? (size_t)n_threads * WR_MM_GEMM_SUMS * sizeof(float) : 0;

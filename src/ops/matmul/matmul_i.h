@@ -31,6 +31,8 @@ static inline int64_t wr_mm_parts(int64_t n, int64_t most) { return WR_MAX((n + 
 /* Floats of scratch of a thread: sums between parts; packed panels. */
 enum { WR_MM_GEMM_SUMS = WR_MM_GEMM_ROWS * WR_MM_GEMM_GROUPS * 16, WR_MM_GEMM_PANELS = WR_MM_GEMM_PACKED * WR_MM_GEMM_SUM * 16 };
 
+const char *wr_onednn_missing(void); /* NULL: oneDNN is there */
+
 /* A quantised row of x, K a multiple of 32: a byte an element, and eight more for each 32. */
 static inline size_t wr_mm_xq_bytes(int64_t K) { return (size_t)K / 32 * 40; }
 /* All rows of quantised x, and where a thread's row of normal x may begin after them. */
