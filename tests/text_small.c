@@ -356,6 +356,70 @@ static void bytes_without_a_token(void) {
   wr_ids_free(&ids);
 }
 
+/* ------------------------------------------------------------------------------------------------------------ very long words */
+
+/* A vocabulary whose ranks rise is merged rank by rank, another by a heap. The second here is the first and two merges more, out of
+ * order, of letters that the text does not have. */
+static wr_tokenizer *over_abc(maker *m, uint64_t seed, bool rising) {
+  char made[40][16] = {"a", "b", "c"};
+  int n = 3;
+  wr_rng r;
+  wr_rng_seed(&r, seed);
+  begin_bpe(m);
+  while (n < 40) {
+    const char *left = made[wr_rng_u64(&r) % (unsigned)n], *right = made[wr_rng_u64(&r) % (unsigned)n];
+    char both[32], merge[40];
+    bool known = false;
+    snprintf(both, sizeof both, "%s%s", left, right);
+    for (int i = 0; i < n; i++) known |= strcmp(made[i], both) == 0;
+    if (known || strlen(both) > 12) continue;
+    snprintf(made[n], sizeof made[0], "%s", both);
+    add(m, both, WR_TOKEN_NORMAL, 0);
+    for (int i = 0; i < n; i++) /* in every way, so that one token comes about at several ranks */
+      for (int k = 0; k < n; k++) {
+        snprintf(merge, sizeof merge, "%s%s", made[i], made[k]);
+        if (strcmp(merge, both) != 0) continue;
+        snprintf(merge, sizeof merge, "%s %s", made[i], made[k]);
+        add_merge(m, merge);
+      }
+    n++;
+  }
+  if (!rising) {
+    add(m, "xy", WR_TOKEN_NORMAL, 0);
+    add(m, "xyz", WR_TOKEN_NORMAL, 0);
+    add_merge(m, "xy z");
+    add_merge(m, "x y");
+  }
+  return make(m);
+}
+
+static void very_long_words(void) {
+  enum { N = 9000 };
+  static maker m[2];
+  static char text[N];
+  int merged = 0;
+  for (uint64_t seed = 0; seed < 40; seed++) {
+    wr_tokenizer *a = over_abc(&m[0], seed, true), *b = over_abc(&m[1], seed, false);
+    REQUIRE(a && b);
+    wr_rng r;
+    wr_rng_seed(&r, 1000 + seed);
+    unsigned letters = 1 + (unsigned)(seed % 3);
+    for (int i = 0; i < N; i++) text[i] = (char)('a' + (wr_rng_u64(&r) % 8 ? 0 : wr_rng_u64(&r) % letters));
+    if (seed % 2)
+      for (int i = 0; i < N; i++) text[i] = (char)('a' + wr_rng_u64(&r) % letters);
+    wr_ids x = {0}, y = {0};
+    CHECK(wr_encode(a, text, N, 0, &x) == WEIR_OK && wr_encode(b, text, N, 0, &y) == WEIR_OK);
+    CHECK_MSG(x.len == y.len && memcmp(x.ptr, y.ptr, x.len * sizeof *x.ptr) == 0, "seed %llu: other ids",
+              (unsigned long long)seed);
+    merged += x.len < N / 10 * 9;
+    wr_ids_free(&x);
+    wr_ids_free(&y);
+    wr_tokenizer_close(a);
+    wr_tokenizer_close(b);
+  }
+  CHECK_MSG(merged > 20, "only %d texts were shortened", merged);
+}
+
 /* ------------------------------------------------------------------------------------------------------------------- stream */
 
 /* Case B06: what comes out is whole characters, and together it is everything. */
@@ -543,5 +607,5 @@ static void every_allocation_may_fail(void) {
 
 TEST_MAIN("text_small", TEST(bpe_merges_in_order_of_rank), TEST(spm_merges_in_order_of_score),
           TEST(special_tokens_are_the_callers_choice), TEST(space_prefix_comes_and_goes), TEST(bytes_without_a_token),
-          TEST(stream_holds_back_half_characters), TEST(vocabularies_that_make_no_sense), TEST(vocabularies_that_are_odd),
-          TEST(every_allocation_may_fail))
+          TEST(very_long_words), TEST(stream_holds_back_half_characters), TEST(vocabularies_that_make_no_sense),
+          TEST(vocabularies_that_are_odd), TEST(every_allocation_may_fail))

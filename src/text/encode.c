@@ -10,7 +10,7 @@
  *
  * Merging: symbols in a doubly linked list over an array; each keeps the key of the pair that it begins (a merge's rank, or a
  * score turned round), UINT32_MAX when that pair does not merge. Short words look for the smallest key by walking the list;
- * longer ones keep a heap of (key, position). An entry of the heap is stale when its symbol's key has changed since, and then
+ * longer ones keep a heap of (key, position), very long ones mostly a list of places for each rank. An entry of the heap is stale when its symbol's key has changed since, and then
  * it is thrown away; if the key is the same, so is what has to be done. Hence n log n time, and memory in proportion.
  *
  * Invariants: the ids of a word's symbols, spelled out, are always the word; a symbol without an id is one byte (BPE) or one
@@ -20,6 +20,7 @@
 
 #define END UINT32_MAX          /* of the list; and the key of a pair that does not merge */
 #define WORTH_KNOWING (1 << 15) /* bytes of one text from which on remembering its words pays */
+#define LONG_WORD 4096          /* symbols; above that, a list for each rank of the vocabulary costs less than a heap */
 #define SHORT_WORD 24           /* symbols; walking beats the heap below that, and most words have three to eight */
 
 typedef struct symbol {
@@ -157,6 +158,67 @@ static weir_status merge_by_heap(wr_encoder *e, size_t n_sym) {
   return WEIR_OK;
 }
 
+/* ---- very long words. Where the result of a merge takes part in later merges only (t->ranks_rise), ranks can be done one after
+ * another, each from the left, and a list of places for each rank stands for the heap. The lists are in order by themselves: within its
+ * bounds a token always comes about by the same merges, so a pair of tokens comes up in one pass, that of the later of the two, and
+ * a pass goes from left to right. */
+typedef struct place {
+  uint32_t at, next;
+} place;
+
+typedef struct rank_lists {
+  uint32_t *first, *last; /* [n_pairs] of each rank's list, in `places`; first is END where there is none */
+  uint64_t *used;         /* [n_pairs / 64 + 1] bits: ranks with a list */
+  place *places;          /* [3 * n_sym]: each symbol at first, and two for each merge */
+  uint32_t n;
+} rank_lists;
+
+static void put_place(const wr_encoder *e, rank_lists *l, uint32_t i) {
+  uint32_t rank = e->sym[i].key;
+  if (rank == END) return;
+  l->places[l->n] = (place){i, END};
+  if (l->first[rank] == END)
+    l->first[rank] = l->n;
+  else
+    l->places[l->last[rank]].next = l->n;
+  l->last[rank] = l->n++;
+  l->used[rank / 64] |= (uint64_t)1 << rank % 64;
+}
+
+static void merge_rank(const wr_encoder *e, rank_lists *l, uint32_t rank) {
+  for (uint32_t p = l->first[rank]; p != END; p = l->places[p].next) {
+    uint32_t i = l->places[p].at;
+    if (e->sym[i].key != rank) continue; /* stale */
+    merge_at(e, i);
+    put_place(e, l, i);
+    if (e->sym[i].prev != END) put_place(e, l, e->sym[i].prev);
+  }
+}
+
+static weir_status merge_by_rank(const wr_encoder *e, size_t n_sym) {
+  size_t ranks = e->t->n_pairs, words = ranks / 64 + 1;
+  rank_lists l = {.first = wr_malloc(ranks * sizeof *l.first),
+                  .last = wr_malloc(ranks * sizeof *l.last),
+                  .used = wr_calloc(words, sizeof *l.used),
+                  .places = wr_malloc(3 * n_sym * sizeof *l.places)};
+  bool room = l.first && l.last && l.used && l.places;
+  if (room) {
+    memset(l.first, 0xff, ranks * sizeof *l.first);
+    for (size_t i = 0; i < n_sym; i++) put_place(e, &l, (uint32_t)i);
+    for (size_t w = 0; w < words; w++)
+      while (l.used[w]) { /* what a rank adds is of later ranks */
+        uint32_t rank = (uint32_t)(w * 64 + (size_t)__builtin_ctzll(l.used[w]));
+        l.used[w] &= l.used[w] - 1;
+        merge_rank(e, &l, rank);
+      }
+  }
+  wr_free(l.first);
+  wr_free(l.last);
+  wr_free(l.used);
+  wr_free(l.places);
+  return room ? WEIR_OK : wr_fail_nomem(3 * n_sym * sizeof *l.places, "encoding a long word");
+}
+
 static weir_status need_symbols(wr_encoder *e, size_t n) {
   if (wr_grow((void **)&e->sym, &e->sym_cap, n, sizeof *e->sym)) return WEIR_OK;
   return wr_fail_nomem(n * sizeof *e->sym, "encoding a long word");
@@ -170,7 +232,7 @@ static weir_status merge(wr_encoder *e, size_t n) {
   }
   for (uint32_t i = 0; i < n; i++) look_at_pair(e, i);
   if (n <= SHORT_WORD) return merge_walking(e), WEIR_OK;
-  return merge_by_heap(e, n);
+  return e->t->ranks_rise && n > LONG_WORD ? merge_by_rank(e, n) : merge_by_heap(e, n);
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- BPE */

@@ -95,6 +95,7 @@ struct wr_tokenizer {
   uint32_t names_mask;
   wr_pair_slot *pairs;         /* which two tokens merge, how early, into what; NULL: by score */
   uint32_t pairs_mask, n_pairs; /* ranks are 0 … n_pairs-1 */
+  bool ranks_rise;             /* what a merge makes takes part in merges of higher ranks only */
   uint32_t *score_key;         /* SPM: of each token, smaller is merged earlier; NULL: by pairs */
   bool words_end_at_blanks;    /* SPM: no spelling has U+2581 after anything but U+2581 */
 

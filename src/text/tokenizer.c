@@ -241,6 +241,22 @@ static weir_status read_merge(const wr_tokenizer *t, const wr_vocab_source *src,
   return WEIR_OK;
 }
 
+static weir_status see_if_ranks_rise(wr_tokenizer *t) {
+  uint32_t *made = wr_calloc(t->n, sizeof *made); /* of each token: the highest rank that makes it, plus 1 */
+  if (!made) return wr_fail_nomem(t->n * sizeof *made, "the vocabulary's merges");
+  for (uint32_t i = 0; i <= t->pairs_mask; i++) {
+    const wr_pair_slot *p = &t->pairs[i];
+    if (p->left != WR_NO_TOKEN) made[p->merged] = WR_MAX(made[p->merged], p->rank + 1);
+  }
+  t->ranks_rise = true;
+  for (uint32_t i = 0; i <= t->pairs_mask && t->ranks_rise; i++) {
+    const wr_pair_slot *p = &t->pairs[i];
+    if (p->left != WR_NO_TOKEN) t->ranks_rise = made[p->left] <= p->rank && made[p->right] <= p->rank;
+  }
+  wr_free(made);
+  return WEIR_OK;
+}
+
 static weir_status build_pairs(wr_tokenizer *t, const wr_vocab_source *src) {
   uint32_t slots = slots_for(src->n_merges);
   t->pairs = wr_malloc(slots * sizeof *t->pairs);
@@ -272,7 +288,7 @@ static weir_status build_pairs(wr_tokenizer *t, const wr_vocab_source *src) {
       if (pairs[i].left != WR_NO_TOKEN && pairs[i].right != WR_NO_TOKEN && pairs[i].merged != WR_NO_TOKEN)
         WR_TRY(put_pair(t, pairs[i]));
   }
-  return WEIR_OK;
+  return see_if_ranks_rise(t);
 }
 
 /* Smaller is earlier, UINT32_MAX is for "does not merge". The bits of a float, flipped, sort like the float. */
