@@ -377,9 +377,9 @@ static wr_tokenizer *over_abc(maker *m, uint64_t seed, bool rising) {
     add(m, both, WR_TOKEN_NORMAL, 0);
     for (int i = 0; i < n; i++) /* in every way, so that one token comes about at several ranks */
       for (int k = 0; k < n; k++) {
-        snprintf(merge, sizeof merge, "%s%s", made[i], made[k]);
-        if (strcmp(merge, both) != 0) continue;
-        snprintf(merge, sizeof merge, "%s %s", made[i], made[k]);
+        const size_t cut = strlen(made[i]);
+        if (strncmp(both, made[i], cut) != 0 || strcmp(both + cut, made[k]) != 0) continue;
+        snprintf(merge, sizeof merge, "%.*s %s", (int)cut, both, both + cut);
         add_merge(m, merge);
       }
     n++;
