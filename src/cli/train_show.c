@@ -135,7 +135,12 @@ static void print_memory(const weir_trainer_info *info) {
     wr_size(size, (double)info->memory[i].bytes);
     fprintf(stderr, "%s %s %s", i ? "," : "", info->memory[i].what, size);
   }
-  fprintf(stderr, "; remat %s\n", info->remat);
+  fprintf(stderr, "; remat %s", info->remat);
+  if (info->aside_bytes) {
+    wr_size(size, (double)info->aside_bytes);
+    fprintf(stderr, "; a checkpoint takes up to %s more while it is written", size);
+  }
+  fprintf(stderr, "\n");
 }
 
 static void print_time(const weir_trainer_info *info) {
@@ -194,6 +199,7 @@ static void json_facts(const weir_trainer_info *info) {
   for (size_t i = 0; i < info->n_memory; i++) json_count(&j, info->memory[i].what, (int64_t)info->memory[i].bytes);
   wr_json_end(&j);
   json_count(&j, "planned_bytes", (int64_t)info->planned_bytes);
+  json_count(&j, "aside_bytes", (int64_t)info->aside_bytes);
   wr_json_key(&j, "tensors");
   wr_json_array(&j);
   for (size_t i = 0; i < info->n_params; i++) {
