@@ -3,8 +3,8 @@
  * Owns the judgement of the file: model BPE, byte-level or with Metaspace and byte fallback. Every id is checked before it sizes or
  * indexes anything; at most HOLES ids may be missing, and become tokens that nothing makes. Refused, by name: what would change ids
  * if it were passed over (hf_steps.c; dropout, affixes of subwords, added tokens that take blanks along), two tokens with one id, one
- * token with two. Truncation and padding are the caller's business and are ignored; a normalizer NFC is not applied, with a warning:
- * text is bytes here, so text that is not in that form already gets other ids.
+ * token with two. Text is bytes here and is never normalised, so a normalizer such as NFC is refused too. Truncation and padding are the
+ * caller's business and are ignored.
  *
  * The file does not name the tokens that begin and end a text: they are those of its template, or what tokenizer_config.json
  * beside it says, or else the spellings of the table below.
@@ -283,9 +283,6 @@ static weir_status read_all(reader *r) {
   bool ignore_merges = json_is_true(json_object_get(r->model, "ignore_merges"));
   WR_TRY(wr_hf_row_of(json_object_get(r->root, "normalizer"), json_object_get(r->root, "pre_tokenizer"), ignore_merges, &row));
   bool metaspace = strcmp(row->model, "metaspace") == 0, split = strstr(row->pre_tokenizer, " split") != NULL;
-  if (strcmp(row->normalizer, "NFC()") == 0)
-    wr_log(WEIR_LOG_WARN,
-           "the tokenizer asks for text in Unicode's form NFC; text is taken as it is, so it should be in that form");
 
   const json_t *merges = json_object_get(r->model, "merges");
   size_t count = json_object_size(r->vocab) + json_array_size(r->added), n_merges = json_array_size(merges);
