@@ -145,8 +145,6 @@ static void refused_by_name(void) {
              "\"a b\"") ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Strip\"}]}}",
        "normalizer 'Strip'"},
       {MODEL("", "\"a b\"") ",\"normalizer\":{\"type\":\"NFC\"}}", "NFC()"},
-      {MODEL("", "\"a b\"") ",\"normalizer\":{\"type\":\"NFC\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"use_regex\":true}}",
-       "NFC()"},
       {MODEL("", "\"a b\"") ",\"post_processor\":{\"type\":\"Nope\"}}", "post_processor 'Nope'"},
       {MODEL("", "\"a b\"") ",\"added_tokens\":[{\"id\":4,\"content\":\"<m>\",\"lstrip\":true,\"special\":true}]}",
        "\"<m>\": lstrip"},
