@@ -119,7 +119,7 @@ def row(args, what, unit, threads, command, ours, theirs, better, bar, peer_name
            "peer_best": figure % peer_best if theirs else "", "peer_median": figure % statistics.median(theirs) if theirs else "",
            "ratio": "%.2f" % (peer_best / best if unit == "s" else best / peer_best) if theirs else "", "limit": "", "share": "",
            "bar": figure % bar(peer_best) if theirs else "", "reached": reached, "reps": args.reps,
-           "load": "%.1f" % os.getloadavg()[0], "command": readable(command), "peer_command": "bench/tokenize.py: " + peer_name}
+           "load": "%.1f" % os.getloadavg()[0], "command": readable(command), "peer_command": "bench/tokenizing.py: " + peer_name}
     print("%-44s%10s%10s  %-9s%10s%10s%8s%10s  %s" % (out["what"], out["ours_best"], out["ours_median"], peer_name,
                                                      out["peer_best"], out["peer_median"], out["ratio"], out["bar"], reached), flush=True)
     if args.records:
@@ -137,12 +137,12 @@ def compare(args, what, unit, threads, path, folder, make, seconds_of, peers, vo
         for name in list(theirs):
             got = peer(args, name, path, threads, vocab) if args.python else {"missing": "python"}
             if "missing" in got:
-                print("tokenize.py: no %s: %s is not installed" % (name, got["missing"]), file=sys.stderr)
+                print("tokenizing.py: no %s: %s is not installed" % (name, got["missing"]), file=sys.stderr)
                 del theirs[name]
                 continue
             theirs[name].append(speed(got["seconds"]))
             if got["tokens"] and got["tokens"] + mine["docs"] != mine["tokens"]:
-                print("tokenize.py: %s gives %d tokens, weir %d with %d ends of text" % (name, got["tokens"], mine["tokens"], mine["docs"]))
+                print("tokenizing.py: %s gives %d tokens, weir %d with %d ends of text" % (name, got["tokens"], mine["tokens"], mine["docs"]))
     for name in theirs or {"": []}:
         row(args, what, unit, threads, command, ours, theirs.get(name, []), better, bar if name in peers[:1] else (lambda v: v), name)
 
@@ -158,11 +158,11 @@ def main():
     parser.add_argument("--records", default=os.path.join(REPO, "bench/records"), help="folder of the CSV; '' keeps none")
     args = parser.parse_args()
     if not os.access(args.python, os.X_OK):
-        print("tokenize.py: no Python %s: weir alone (bench/peers torch sets it up)" % args.python, file=sys.stderr)
+        print("tokenizing.py: no Python %s: weir alone (bench/peers torch sets it up)" % args.python, file=sys.stderr)
         args.python = None
     load = os.getloadavg()[0]
     if load > 0.5:
-        print("tokenize.py: the load is %.1f: other programs run; trust the ratios more than the figures" % load, file=sys.stderr)
+        print("tokenizing.py: the load is %.1f: other programs run; trust the ratios more than the figures" % load, file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         path = args.data or os.path.join(folder, "bible.txt")
         if not args.data:
