@@ -497,6 +497,34 @@ weir_status weir_generate(weir_session *s, const char *prompt, size_t prompt_byt
 weir_status weir_generate_tokens(weir_session *s, const weir_token *prompt, size_t n, const weir_generate_options *options,
                                  weir_piece_fn fn, void *user, weir_result **out); /* chat, system, parse_special: not here */
 
+/* ----------------------------------------------------------------------------------------------------------------- eval
+ * Perplexity: how well a model predicts a text. The default is llama-perplexity's scheme: the text is tokenised at once, with BOS in
+ * front where the vocabulary asks for it, and cut into chunks of context_tok tokens, each of which is predicted without the others; BOS
+ * then takes the place of each chunk's first token; tokens context_tok/2 + 1 and following of each count, what is left over at the end of
+ * the text does not. With stride_tok: a window of context_tok tokens every stride_tok tokens, of which the last stride_tok count. */
+
+typedef struct weir_eval_report {                         /* so far, or of all */
+  double done;             /* 0 ... 1 */
+  uint64_t tokens;         /* that count */
+  double nll;              /* their mean negative log-likelihood, natural log */
+  double nll_error;        /* its standard error, tokens taken for independent; that of the perplexity is perplexity * nll_error */
+  double perplexity;       /* e to the nll */
+  double seconds;
+  uint64_t text_tok;       /* tokens of the text, its BOS too */
+  int64_t windows, context_tok, stride_tok; /* in all; stride_tok 0: llama-perplexity's scheme */
+  bool bos;                /* each window begins with BOS */
+} weir_eval_report;
+typedef struct weir_eval_options {
+  int64_t context_tok;     /* 4 or more; 0: 512, or what the model was trained with where that is less */
+  int64_t stride_tok;      /* below context_tok; 0: chunks side by side */
+  weir_kv_type kv;
+  int (*progress)(void *user, const weir_eval_report *so_far); /* after at most 256 tokens; not 0: ESTOPPED. May be NULL */
+  void *user;
+} weir_eval_options;
+/* The result has the same bits for any number of threads. EUSAGE: the text has fewer than two windows of tokens, or a number is out of
+ * range; EFAIL: a loss is not finite; ENOMEM. */
+weir_status weir_eval(weir_model *m, const char *text, size_t bytes, const weir_eval_options *options, weir_eval_report *out);
+
 /* ---------------------------------------------------------------------------------------------------------------- cache
  * Packed weights, in "$WEIR_CACHE/packed" ("$XDG_CACHE_HOME/weir/packed", "$HOME/.cache/weir/packed"). A file is named by the
  * model file's size, mtime, inode, header hash and the layout's version, so a changed model never meets an old one. */

@@ -394,7 +394,7 @@ static void complete_zsh(void) {
 static void complete_fish(void) {
   printf("# fish completion of weir; made by: weir completion fish\n");
   for (int id = 0; id < WR_CMD_COUNT; id++) {
-    printf("complete -c weir -n __fish_use_subcommand -a %s -d '%s'\n", commands[id].name, commands[id].summary);
+    printf("complete -c weir -n __fish_use_subcommand -a %s -d \"%s\"\n", commands[id].name, commands[id].summary);
     for (int i = 0; i < N_ROWS; i++) {
       if (!(rows[i].commands & 1ull << id)) continue;
       printf("complete -c weir -n '__fish_seen_subcommand_from %s' -l %s", commands[id].name, shown_name(&rows[i]));

@@ -6,7 +6,7 @@
  *   session.c    one sequence: sync, eval, score     sampler.c    logits to a token
  *   answer.c     tokens to text, stop texts          generate.c   the loop, and what it measured
  *   limit.c      the limit of a run, the op table    plan.c       will it fit; hardware.c, the table of devices
- *   cache.c      packed files, for the public API
+ *   cache.c      packed files, for the public API   eval.c       perplexity
  *
  * This header is for those who run many sequences at once (serve) and for tests; others use weir.h.
  */
