@@ -431,7 +431,7 @@ def words():
 
 
 def helps():
-    commands = ("generate", "tokenize", "logits", "inspect", "plan", "bench", "devices", "cache", "completion")
+    commands = ("generate", "tokenize", "logits", "eval", "inspect", "plan", "bench", "devices", "cache", "completion")
     listed = run("--help")
     for c in commands:
         r = run(c, "--help")

@@ -54,6 +54,12 @@ static weir_status use_session(weir_session *s, weir_model *m) {
   return status;
 }
 
+static weir_status evaluate(weir_model *m) {
+  const weir_eval_options o = {.context_tok = 4, .stride_tok = 1};
+  weir_eval_report r;
+  return weir_eval(m, "good morning", 12, &o, &r);
+}
+
 static weir_status small_run(const weir_model_options *mo) {
   weir_context *ctx;
   weir_model *m;
@@ -69,6 +75,7 @@ static weir_status small_run(const weir_model_options *mo) {
       status = use_session(s, m);
       weir_session_close(s);
     }
+    if (status == WEIR_OK) status = evaluate(m);
     weir_model_close(m);
   }
   weir_context_close(ctx);
