@@ -38,18 +38,6 @@ static weir_status keep_tokenizer(weir_trainer *t, const char *path) {
   return s;
 }
 
-/* The first TOKENIZER_BYTES of the text: counted, or put into a trainer. */
-typedef struct reading {
-  wr_bpe_trainer *bpe; /* NULL: count */
-  uint64_t bytes;
-} reading;
-
-static weir_status read_piece(void *user, const wr_text_piece *piece) {
-  reading *r = user;
-  r->bytes += piece->n;
-  return r->bpe && !piece->validation ? wr_bpe_trainer_add(r->bpe, piece->text, piece->n) : WEIR_OK;
-}
-
 static weir_status open_text(weir_trainer *t, wr_text_input **out) {
   const char *paths[WR_TRAIN_SOURCES];
   for (size_t i = 0; i < t->set.o.n_data; i++) paths[i] = t->set.o.data[i].path;
@@ -57,21 +45,17 @@ static weir_status open_text(weir_trainer *t, wr_text_input **out) {
   return wr_text_input_open(&o, out);
 }
 
-static weir_status read_text(weir_trainer *t, wr_bpe_trainer *bpe, uint64_t *bytes) {
+/* Bytes of the text, up to TOKENIZER_BYTES. */
+static weir_status count_text(weir_trainer *t, uint64_t *bytes) {
   wr_text_input *in;
   wr_text_block block = {0};
-  reading r = {.bpe = bpe};
   WR_TRY(open_text(t, &in));
   weir_status s = WEIR_OK;
-  while (s == WEIR_OK && r.bytes < TOKENIZER_BYTES) {
-    s = wr_text_input_read(in, &block);
-    if (s != WEIR_OK || !block.n) break;
-    s = wr_text_block_each(in, &block, read_piece, &r);
-    if (s == WEIR_OK) s = wr_text_input_settle(in, &block);
-  }
+  uint64_t sum = 0;
+  while (sum < TOKENIZER_BYTES && (s = wr_text_input_read(in, &block)) == WEIR_OK && block.n) sum += block.n;
   wr_text_block_free(&block);
   wr_text_input_close(in);
-  *bytes = r.bytes;
+  *bytes = sum;
   return s;
 }
 
@@ -89,23 +73,26 @@ static weir_status measure_text(weir_trainer *t) {
   return s;
 }
 
-static int tell(void *user, int64_t vocab, int64_t wanted) {
-  const weir_train_options *o = &((weir_trainer *)user)->set.o;
-  return o->progress ? o->progress(o->user, "training a vocabulary", (double)vocab / (double)wanted) : 0;
+static int tell(void *user, const weir_tokenizer_progress *p) {
+  const weir_train_options *o = user;
+  return o->progress ? o->progress(o->user, "training a vocabulary", p->done) : 0;
 }
 
 static weir_status train_tokenizer(weir_trainer *t) {
-  int64_t vocab = t->set.o.vocab;
-  uint64_t bytes;
-  WR_TRY(read_text(t, NULL, &bytes));
-  if (!vocab) WR_TRY(fitting_vocab(t, bytes, &vocab));
-  const wr_bpe_options o = {.vocab = vocab, .threads = t->ctx->device->n_threads};
-  wr_bpe_trainer *bpe;
-  WR_TRY(wr_bpe_trainer_open(&o, &bpe));
-  weir_status s = read_text(t, bpe, &bytes);
-  if (s == WEIR_OK) s = wr_bpe_trainer_finish(bpe, tell, t, &t->tokenizer);
-  wr_bpe_trainer_close(bpe);
-  return s;
+  weir_tokenizer_train_options o = {.vocab = t->set.o.vocab,
+                                    .threads = t->ctx->device->n_threads,
+                                    .val_share = VAL_SHARE,
+                                    .most_bytes = TOKENIZER_BYTES,
+                                    .progress = tell,
+                                    .user = &t->set.o};
+  const char *paths[WR_TRAIN_SOURCES];
+  for (size_t i = 0; i < t->set.o.n_data; i++) paths[i] = t->set.o.data[i].path;
+  if (!o.vocab) {
+    uint64_t bytes;
+    WR_TRY(count_text(t, &bytes));
+    WR_TRY(fitting_vocab(t, bytes, &o.vocab));
+  }
+  return wr_data_train_tokenizer(paths, t->set.o.n_data, &o, NULL, &t->tokenizer);
 }
 
 static weir_status open_tokenizer(weir_trainer *t, bool shards) {
