@@ -368,12 +368,12 @@ static wr_tokenizer *over_abc(maker *m, uint64_t seed, bool rising) {
   begin_bpe(m);
   while (n < 40) {
     const char *left = made[wr_rng_u64(&r) % (unsigned)n], *right = made[wr_rng_u64(&r) % (unsigned)n];
-    char both[32], merge[40];
+    char both[2 * sizeof made[0]], merge[40];
     bool known = false;
     snprintf(both, sizeof both, "%s%s", left, right);
     for (int i = 0; i < n; i++) known |= strcmp(made[i], both) == 0;
     if (known || strlen(both) > 12) continue;
-    snprintf(made[n], sizeof made[0], "%s", both);
+    memcpy(made[n], both, sizeof made[0]); /* with its end, by the test above */
     add(m, both, WR_TOKEN_NORMAL, 0);
     for (int i = 0; i < n; i++) /* in every way, so that one token comes about at several ranks */
       for (int k = 0; k < n; k++) {
