@@ -612,6 +612,38 @@ def broken_checkpoint():
             shutil.rmtree(out)
 
 
+def hostile_run():
+    """a run's folder as somebody else may have left it: no complete checkpoint, counters that cannot be, a damaged validation split"""
+    base = folder("hostile")
+    trained(base, SMALL, *BYTES, "--batch", "2", "--steps", "4", "--every", "2")
+    before = open(base + "/metrics.jsonl", "rb").read()
+    for step in (2, 4):
+        with open("%s/checkpoints/step-%d/model.gguf" % (base, step), "ab") as f:
+            f.write(b"x")
+    refused(run("train", "--out", base, "--steps", "5", seconds=SECONDS * 6), 3, "none of its checkpoints is complete")
+    check(checkpoints(base) == [2, 4] and open(base + "/metrics.jsonl", "rb").read() == before, "the damaged run was written over")
+    for step in (2, 4):
+        os.truncate("%s/checkpoints/step-%d/model.gguf" % (base, step), os.path.getsize("%s/checkpoints/step-%d/model.gguf" % (base, step)) - 1)
+    for change, word in (({"applied": -1}, "applied"), ({"loss_n": 2**63 - 1}, "loss_n"), ({"step": 3}, "step 3"), ({"position": {"taken": 10**9}}, "1000000000")):
+        out = folder("hostile-state")
+        shutil.copytree(base, out)
+        forge(out, 4, 1, change)
+        refused(run("train", "--out", out, "--steps", "5", seconds=SECONDS * 6), 3, word)
+        shutil.rmtree(out)
+    data = shards("hostile-shards", SMALL)
+    os.truncate(data + "/val-00000.bin", 5000)
+    refused(train(folder("hostile-val"), data, "--steps", "2", "--eval-every", "1"), 3, "val-00000.bin")
+    check(train(folder("hostile-val"), data, "--steps", "2").rc == 0, "without validation its split is not needed")
+
+
+def settings_that_do_not_fit():
+    """what cannot be is said before anything is written; a window smaller than a step's samples is as large as they are"""
+    out = folder("settings")
+    refused(train(out, SMALL, *BYTES, "--batch", "65536", "--ctx", "1m"), 2, "2^31")
+    check(not os.path.exists(out), "something was written")
+    trained(out, SMALL, *BYTES, "--steps", "2", "--batch", "3", "--accumulate", "2", "--shuffle-window", "1")
+
+
 def leftovers():
     """H07: temporary files of a killed save are removed by the next start, those of others stay"""
     out = folder("h07")
@@ -666,13 +698,15 @@ def resume_by_seeking():
     check(SAN or at["far"] < 2 + at["10"], "seconds: %s" % at)
 
 
-def forge(out, step, times):
-    """the checkpoint of `step` as that of step * times: counters multiplied, checksums made anew"""
+def forge(out, step, times, change={}):
+    """the checkpoint of `step` as that of step * times: counters multiplied, then changed, checksums made anew"""
     folder_of = "%s/checkpoints/step-%d" % (out, step)
     state = json.load(open(folder_of + "/state.json"))
     for key in ("step", "applied", "micro", "tokens"):
         state[key] *= times
     state["position"]["taken"] *= times
+    state["position"].update(change.get("position", {}))
+    state.update({key: value for key, value in change.items() if key != "position"})
     text = json.dumps(state).encode()
     open(folder_of + "/state.json", "wb").write(text)
     manifest = open(folder_of + "/manifest.json").read()
@@ -729,7 +763,7 @@ def waiting_for_data():
 
 
 PARTS = (whole_run, json_lines, words, signals, second_signal, on_a_terminal, partial_group, not_finite, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
-         shared_memory, workers_and_threads, bad_records, tiny_data, token_width, full_disk, broken_checkpoint, leftovers, two_at_once, resume_by_seeking,
+         shared_memory, workers_and_threads, bad_records, tiny_data, token_width, full_disk, broken_checkpoint, hostile_run, settings_that_do_not_fit, leftovers, two_at_once, resume_by_seeking,
          waiting_for_data)
 if not os.path.isdir(CORPORA):
     harness.where = "train_cli"

@@ -703,7 +703,7 @@ weir_status weir_bench_ops(weir_context *ctx, const weir_machine *machine, const
   X(batch, INT, "16", 1, 65536, FIXED, "", "samples computed together") \
   X(accumulate, INT, "1", 1, 65536, FIXED, "", "batches whose gradients make one step, weighted by their tokens") \
   X(packing, CHOICE, "on", 0, 0, FIXED, "on|off", "attention stays inside a document when a sample holds several") \
-  X(shuffle_window, INT, "1024", 1, 16777216, FIXED, "", "text: samples that are shuffled together") \
+  X(shuffle_window, INT, "1024", 1, 16777216, FIXED, "", "text: samples that are shuffled together (a step's at least)") \
   X(workers, INT, "1", 1, 256, FREE, "", "text: threads that tokenise") \
   X(steps, INT, "0", 0, 9007199254740992, FREE, "", "length of the run; 0: by epochs or time, and without those 1000") \
   X(epochs, FLOAT, "0", 0, 1e9, FREE, "", "length of the run in passes over the data") \

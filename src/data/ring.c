@@ -366,6 +366,9 @@ static void ring_tell(const wr_data *d, wr_data_position *out) {
 
 static weir_status ring_seek(wr_data *d, const wr_data_position *p) {
   ring *r = (ring *)d;
+  if (p->taken < p->group || p->taken - p->group > r->window + r->ranks)
+    return wr_fail(WEIR_EFORMAT, "sample %llu is not in the group of samples that begins with %llu: no position in a text",
+                   (unsigned long long)p->taken, (unsigned long long)p->group);
   stop_workers(r);
   wr_text_input_close(r->input);
   r->input = NULL;

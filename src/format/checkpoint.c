@@ -267,6 +267,9 @@ static weir_status newest(const char *run, int64_t limit, const char *contents, 
   }
   wr_free(steps);
   WR_TRY(s);
+  if (!c && skipped)
+    return wr_fail_prefix(WEIR_EFORMAT,
+                          "%s: none of its checkpoints is complete; move them away to begin anew: ", wr_shown(folder));
   if (c) c->skipped = skipped;
   *out = c;
   return WEIR_OK;

@@ -86,7 +86,8 @@ typedef struct wr_checkpoint {
   size_t state_bytes;
   int skipped;                   /* newer ones that were not complete */
 } wr_checkpoint;
-/* The newest complete checkpoint of a run; each newer one that is not is named in a warning (wr_log). *out NULL: there is none. */
+/* The newest complete checkpoint of a run; each newer one that is not is named in a warning (wr_log). *out NULL: it has
+ * none. EFORMAT: it has some, and none is complete: what a run was must not be begun anew, nor written over, unasked. */
 weir_status wr_checkpoint_newest(const char *run, wr_checkpoint **out);
 /* The newest complete one of at most this step. */
 weir_status wr_checkpoint_before(const char *run, int64_t step, wr_checkpoint **out);

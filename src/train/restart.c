@@ -27,8 +27,8 @@
   X(skipped, INT) \
   X(troubles, INT) \
   X(trouble_at, INT) \
-  X(micro, INT) X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) X(loss_mean, FLOAT) X(loss_n, INT) X(best_val, FLOAT) \
-      X(epoch, INT)
+  X(micro, INT) \
+  X(tokens, INT) X(seconds, FLOAT) X(warm_at, FLOAT) X(loss_mean, FLOAT) X(loss_n, INT) X(best_val, FLOAT) X(epoch, INT)
 
 static void write_state(const weir_trainer *t, wr_str *s) {
   const wr_progress *p = &t->now;
@@ -54,13 +54,18 @@ static void write_state(const weir_trainer *t, wr_str *s) {
   wr_str_puts(s, "}}\n");
 }
 
+/* A counter, with room to count on. */
+static bool is_count(const json_t *v) {
+  return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < (json_int_t)1 << 53;
+}
+
 static weir_status read_state(weir_trainer *t, const wr_checkpoint *c, wr_progress *out) {
   json_error_t e;
   json_t *root = json_loadb(c->state, c->state_bytes, 0, &e);
   if (!root) return wr_fail(WEIR_EFORMAT, "%s/state.json:%d:%d: %s", c->path, e.line, e.column, e.text);
   const char *missing = NULL;
   wr_progress p = {0};
-#define INT(x, v) ok = json_is_integer(v), x = (__typeof__(x))json_integer_value(v)
+#define INT(x, v) ok = is_count(v), x = (__typeof__(x))json_integer_value(v)
 #define FLOAT(x, v) ok = json_is_number(v) || json_is_null(v), x = json_is_null(v) ? NAN : json_number_value(v)
 #define X(field, how) \
   { \
@@ -75,7 +80,7 @@ static weir_status read_state(weir_trainer *t, const wr_checkpoint *c, wr_progre
 #undef FLOAT
   const json_t *at = json_object_get(root, "position"), *data = json_object_get(root, "data");
 #define X(field) \
-  if (!json_is_integer(json_object_get(at, #field)) && !missing) missing = "position." #field; \
+  if (!is_count(json_object_get(at, #field)) && !missing) missing = "position." #field; \
   p.at.field = (uint64_t)json_integer_value(json_object_get(at, #field));
   WR_DATA_POSITION_MAP(X)
 #undef X
@@ -85,7 +90,11 @@ static weir_status read_state(weir_trainer *t, const wr_checkpoint *c, wr_progre
   const uint64_t tokens = (uint64_t)json_integer_value(json_object_get(data, "tokens")), now = wr_tokenizer_hash(t->tokenizer);
   weir_status s = WEIR_OK;
   if (missing || !print || !hash || !text)
-    s = wr_fail(WEIR_EFORMAT, "%s/state.json: %s is missing", c->path, missing ? missing : "fingerprint or data");
+    s = wr_fail(WEIR_EFORMAT, "%s/state.json: %s is missing, or no number that it can be", c->path,
+                missing ? missing : "fingerprint or data");
+  else if (p.step != c->step || p.applied > p.step)
+    s = wr_fail(WEIR_EFORMAT, "%s/state.json: step %lld with %lld changes of the weights is not the state of this checkpoint",
+                c->path, (long long)p.step, (long long)p.applied);
   else if (strtoull(hash, NULL, 16) != now)
     s = wr_fail(WEIR_EFORMAT,
                 "the data's tokenizer has hash %016" PRIx64 ", but the run was trained with %s: its ids mean other tokens", now,

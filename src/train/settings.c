@@ -312,6 +312,9 @@ static weir_status finish(wr_settings *set) {
   if (!wr_is(o->precision, "fp32") && !wr_is(o->precision, "auto"))
     return wr_fail(WEIR_EUNSUPPORTED, "precision %s comes with the next version: this one trains in fp32", o->precision);
   if (!o->steps && !(o->epochs > 0) && !(o->time > 0)) o->steps = 1000;
+  if (o->batch * o->ctx > INT32_MAX)
+    return wr_fail(WEIR_EUSAGE, "batch %lld with ctx %lld is too much at once: their product must be below 2^31",
+                   (long long)o->batch, (long long)o->ctx);
   if (!o->n_data) return wr_fail(WEIR_EUSAGE, "there is no data to train on: name a folder of shards or a text");
   for (size_t i = 0; i < o->n_data; i++)
     if (!(o->data[i].weight >= 0 && o->data[i].weight < INFINITY))

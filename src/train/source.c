@@ -102,7 +102,8 @@ static weir_status open_tokenizer(weir_trainer *t, bool shards) {
     if (o->tokenizer[0])
       return wr_fail(WEIR_EUSAGE, "%s: shards have their own tokenizer; build them again to use %s", o->data[0].path,
                      o->tokenizer);
-    return wr_tokenizer_open_path(o->data[0].path, &t->tokenizer);
+    const char *own = wr_arena_printf(&t->arena, "%s/tokenizer.gguf", o->data[0].path);
+    return own ? wr_tokenizer_open_path(own, &t->tokenizer) : wr_fail_nomem(64, "a path");
   }
   if (t->folder && !(kept = wr_arena_printf(&t->arena, "%s/tokenizer.gguf", t->folder))) return wr_fail_nomem(64, "a path");
   if (kept && t->resumes && access(kept, F_OK) == 0) return wr_tokenizer_open_path(kept, &t->tokenizer);
@@ -124,7 +125,7 @@ static weir_status open_data(weir_trainer *t, bool validation, wr_data **out, wr
                              .prefetch = WR_MAX(2 * o->batch * o->accumulate, (int64_t)64),
                              .tokenizer = t->tokenizer,
                              .workers = (int)o->workers,
-                             .shuffle_window = o->shuffle_window};
+                             .shuffle_window = WR_MAX(o->shuffle_window, o->batch * o->accumulate)};
   WR_TRY(wr_data_open(&d, out));
   wr_data_get_info(*out, info);
   return WEIR_OK;
@@ -148,10 +149,12 @@ weir_status wr_train_source_open(weir_trainer *t) {
         "the tokenizer has %lld entries, but the model would have %lld rows for them (vocab): more are padding, fewer are none",
         (long long)vocab, (long long)o->vocab);
   if (t->data_info.text) WR_TRY(measure_text(t));
-  if (open_data(t, true, &t->val, &t->val_info) != WEIR_OK) {
+  const weir_status val = open_data(t, true, &t->val, &t->val_info);
+  if (val == WEIR_EUSAGE ||
+      (val != WEIR_OK && !o->eval_every)) /* too little for it; or a split that is damaged, and not needed */
     wr_log(WEIR_LOG_INFO, "no validation: %s", weir_last_error());
-    t->val = NULL;
-  }
+  else
+    WR_TRY(val);
   const size_t n = (size_t)(o->batch * o->accumulate);
   t->samples = wr_calloc(n, sizeof *t->samples);
   t->val_samples = wr_calloc((size_t)o->batch, sizeof *t->val_samples);
