@@ -2,7 +2,7 @@
 """Training through the command line: the failure cases B02 B11, F05 F06 F08 F09 F13, G01-G07, H01 H02 H05 H07, J07 J08 (shared/cases/CASES.md) as a
 user meets them, with models that train in a second; signals, exit codes, JSON, the trace. Longer loops are in `make soak`; what needs the C API
 (H11, failing writes) is in the C tests."""
-import array, collections, fcntl, glob, json, math, os, pty, random, re, shutil, signal, struct, subprocess, sys, termios, threading, time
+import array, collections, fcntl, glob, json, math, os, pty, random, re, resource, shutil, signal, struct, subprocess, sys, termios, threading, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import harness
@@ -254,6 +254,33 @@ def signals():
     check([e["event"] for e in events(folder("int"))] == ["resume"], "events: %s" % events(folder("int")))
     trained(folder("control"), *args)
     check(same_run(folder("int"), folder("control")) and weights(folder("int")) == weights(folder("control")), "another run after Ctrl-C")
+
+
+def nobody_there():
+    """the terminal is closed, or what reads the lines has ended: saves and leaves, too; nohup is heeded"""
+    args = (SMALL, *BYTES, "--every", "0", "--batch", "2")
+    for name, ignored in (("hup", False), ("nohup", True)):
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+        p = start(folder(name), *args, "--steps", "200")
+        signal.signal(signal.SIGHUP, before)
+        wait_for_step(folder(name), 5, p)
+        p.send_signal(signal.SIGHUP)
+        text, err = p.communicate(timeout=60)
+        check(p.returncode == (0 if ignored else 129) and checkpoints(folder(name)) == [lines(folder(name))[-1]["step"]], "%s: exit %d: %r" % (name, p.returncode, err[-300:]))
+    p = start(folder("pipe"), *args, "--steps", "100000", "--json")
+    p.stdout.readline()
+    p.stdout.close()
+    err = p.stderr.read()
+    check(p.wait(60) == 141 and checkpoints(folder("pipe")) == [lines(folder("pipe"))[-1]["step"]], "exit %d: %r" % (p.returncode, err[-300:]))
+
+
+def file_size_limit():
+    """ulimit -f: a sentence and the exit code of a full disk, no signal"""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    for name, args in (("data", ("data", "build", SMALL, *BYTES, "--out", folder("fsize-shards"))),
+                       ("train", ("train", "--data", SMALL, *BYTES, "--out", folder("fsize"), *SHAPE, *QUIET, "--steps", "3"))):
+        p = subprocess.run([WEIR, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limit, timeout=60)
+        check(p.returncode == 4 and b"File too large" in p.stderr, "%s: exit %d: %r" % (name, p.returncode, p.stderr[-300:]))
 
 
 def second_signal():
@@ -762,7 +789,7 @@ def waiting_for_data():
             check(all(x["payload_copied"] == 0 for x in m), "samples were copied")
 
 
-PARTS = (whole_run, json_lines, words, signals, second_signal, on_a_terminal, partial_group, not_finite, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
+PARTS = (whole_run, json_lines, words, signals, nobody_there, file_size_limit, second_signal, on_a_terminal, partial_group, not_finite, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
          shared_memory, workers_and_threads, bad_records, tiny_data, token_width, full_disk, broken_checkpoint, hostile_run, settings_that_do_not_fit, leftovers, two_at_once, resume_by_seeking,
          waiting_for_data)
 if not os.path.isdir(CORPORA):

@@ -237,7 +237,9 @@ int wr_os_unlink(const char *path) { return refused("unlink", path) ? -1 : unlin
 
 int wr_os_mkdir(const char *path) { return refused("mkdir", path) ? -1 : mkdir(path, 0777); }
 
-weir_status wr_write_status(int err) { return err == ENOSPC || err == EDQUOT || err == ENOMEM ? WEIR_ENOMEM : WEIR_EIO; }
+weir_status wr_write_status(int err) {
+  return err == ENOSPC || err == EDQUOT || err == EFBIG || err == ENOMEM ? WEIR_ENOMEM : WEIR_EIO;
+}
 
 static weir_status write_whole(int fd, const char *path, const void *bytes, size_t n) {
   if (wr_os_write(fd, path, bytes, n) != 0) return wr_fail_errno(wr_write_status(errno), path, "write");

@@ -61,9 +61,10 @@ weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **o
 
 int wr_bench_data(const wr_options *o); /* bench_data.c */
 
-/* Ctrl-C and SIGTERM make the session stop; a second one ends the process at once. wr_interrupted: 0, 130 or 143. */
+/* Ctrl-C, SIGTERM and SIGHUP make the session stop; a second one ends the process at once. wr_interrupted: 0, or 128 and its number. */
 typedef void (*wr_stop_fn)(void *what);
 void wr_on_signal(wr_stop_fn stop, void *what); /* stop(what), from the handler; NULL: nothing runs any more */
+void wr_on_broken_pipe(void);                   /* also when nobody reads what is printed: for work that is worth saving */
 void wr_stop_on_signal(weir_session *s);        /* the same for a session; NULL: no session any more */
 int wr_interrupted(void);
 

@@ -55,6 +55,8 @@ static _Atomic(void *) running;
 static volatile sig_atomic_t seen_signal;
 
 static void on_signal(int number) {
+  if (number == SIGPIPE) signal(SIGPIPE, SIG_IGN); /* all that is written after the first one would raise it again */
+  if (seen_signal && number == SIGPIPE) return;
   if (seen_signal) _exit(128 + number); /* the second one does not wait */
   seen_signal = number;
   const wr_stop_fn stop = atomic_load(&stop_running);
@@ -62,13 +64,22 @@ static void on_signal(int number) {
   stop(atomic_load(&running));
 }
 
+static void handle(int number, void (*handler)(int)) {
+  struct sigaction action = {.sa_handler = handler}, before;
+  const bool may_be_ignored = number != SIGINT && number != SIGTERM; /* nohup */
+  if (may_be_ignored && sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;
+  sigaction(number, &action, NULL);
+}
+
 void wr_on_signal(wr_stop_fn stop, void *what) {
-  struct sigaction action = {.sa_handler = stop ? on_signal : SIG_DFL};
   atomic_store(&running, what);
   atomic_store(&stop_running, stop);
-  sigaction(SIGINT, &action, NULL);
-  sigaction(SIGTERM, &action, NULL);
+  handle(SIGINT, stop ? on_signal : SIG_DFL);
+  handle(SIGTERM, stop ? on_signal : SIG_DFL);
+  handle(SIGHUP, stop ? on_signal : SIG_DFL);
 }
+
+void wr_on_broken_pipe(void) { handle(SIGPIPE, on_signal); }
 
 static void stop_session(void *s) { weir_stop(s); }
 void wr_stop_on_signal(weir_session *s) { wr_on_signal(s ? stop_session : NULL, s); }

@@ -1,4 +1,5 @@
 /* weir: chooses the command (commands.def) and hands over its parsed options (options.def). */
+#include <signal.h>
 #include <string.h>
 
 #include "cli_i.h"
@@ -74,6 +75,7 @@ int main(int argc, char **argv) {
   wr_options options;
   const int ended = wr_options_parse((enum wr_command)id, argc - 1, argv + 1, &options);
   if (ended) return ended - 1;
+  signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is a sentence and an exit code, as a full disk is */
   weir_set_hooks(&(weir_hooks){.log = print_log, .log_level = log_level(options.log)});
   return commands[id].run(&options);
 }

@@ -100,6 +100,7 @@ int wr_cmd_train(const wr_options *o) {
   }
   if (!code) {
     wr_on_signal(stop_trainer, t);
+    wr_on_broken_pipe();
     if (wr_interrupted()) weir_trainer_stop(t); /* a signal between the last look and here */
     code = train(o, t);
     wr_on_signal(nothing, NULL);
