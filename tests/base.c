@@ -606,7 +606,7 @@ static void write_atomic(void) {
   setrlimit(RLIMIT_FSIZE, &before);
   signal(SIGXFSZ, SIG_DFL);
   free(big);
-  CHECK_EQ_INT(status, WEIR_EIO);
+  CHECK_EQ_INT(status, WEIR_ENOMEM);
   CHECK_HAS(weir_last_error(), "cannot write");
   CHECK_EQ_INT(files_in_folder(), 1);
   REQUIRE(wr_file_read(path, 100, &text, &n) == WEIR_OK);
