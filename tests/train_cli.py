@@ -383,6 +383,7 @@ def not_finite():
         told = [e for e in events(out) if e["event"] == "nan"]
         check(r.rc == 1 and re.search(r"(gradient|weights) of \S+\.(weight|bias) (is|are) not finite", r.err.decode()) and b"run stops" in r.err, "%s: %r" % (how, r))
         check(len(told) >= 1 and all("not finite" in e["text"] for e in told), "%s: events %s" % (how, told))
+        check(os.path.exists(out + "/report.html"), "%s: no report of the run that failed" % how)
         check(how == "stop" or b"in a row" in r.err, "%s does not say how often: %r" % (how, r))
         for step in checkpoints(out):
             check(all(math.isfinite(math.fsum(x)) for x in weights(out, step).values()), "%s: the checkpoint of step %d is not finite" % (how, step))

@@ -160,7 +160,7 @@ weir_status wr_manifest_read(const char *folder, wr_manifest *out) {
   WR_TRY(wr_file_read(path, MANIFEST_MAX, &text, &n));
   const bool ok = strlen(text) == n && wr_manifest_parse(text, &m);
   wr_free(text);
-  if (!ok) return wr_fail(WEIR_EFORMAT, "%s: is damaged", wr_shown(path));
+  if (!ok) return wr_fail(WEIR_EFORMAT, "%s: is damaged, or not the manifest of a checkpoint", wr_shown(path));
   *out = m;
   return WEIR_OK;
 }

@@ -268,7 +268,8 @@ static weir_status take_samples(weir_trainer *t, int64_t *n) {
 }
 
 static weir_status change(weir_trainer *t, wr_verdict v, double factor, double norm) {
-  if (v == WR_STOP) return wr_fail(WEIR_EFAIL, "%s; the run stops, the last checkpoint is kept", t->event.ptr);
+  if (v == WR_STOP)
+    return wr_fail(WEIR_EFAIL, "%s; the run stops%s", t->event.ptr, t->good_step < 0 ? "" : ", the last checkpoint is kept");
   if (v == WR_FINE) {
     WR_TRY(optimise(t, factor, norm));
   } else {
@@ -318,9 +319,12 @@ weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out) {
   wr_lap(&t->clock, WR_PART_OTHER, NULL);
   const weir_status changed = change(t, v, factor, norm);
   if (changed != WEIR_OK) {
+    char said[1024]; /* the page may have a sentence of its own */
+    snprintf(said, sizeof said, "%s", weir_last_error());
     wr_metrics_put(t, t->samples, n);
     if (v == WR_STOP) t->now = before; /* the step was not made: what is saved now goes on with its samples */
-    return changed;
+    wr_report_page_write(t, true);
+    return wr_fail(changed, "%s", said);
   }
   t->report.tokens = t->now.tokens;
   t->report.skipped = t->now.skipped;
