@@ -137,7 +137,7 @@ def for_people():
     check(r.rc == 0 and b"sliding" in r.out and b"begins with BOS" in r.out, "%r" % r)
     main_fd, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    p = subprocess.Popen([WEIR, "eval", LLAMA, "--data", TEXT, "--ctx", "16"], stdout=subprocess.PIPE, stderr=side)
+    p = subprocess.Popen([WEIR, "eval", LLAMA, "--data", TEXT, "--ctx", "16"], stdout=subprocess.PIPE, stderr=side, env=dict(os.environ, TERM="xterm"))
     os.close(side)
     out, seen = p.stdout.read(), b""
     try:

@@ -302,12 +302,12 @@ def second_signal():
 
 def on_a_terminal():
     """the line that is drawn over itself fits the width and speaks the locale; the plot too"""
-    for locale, columns, cell in (("C.UTF-8", 100, "█"), ("C", 90, "#"), ("C.UTF-8", 40, "")):
+    for locale, columns, cell, kind in (("C.UTF-8", 100, "█", "xterm"), ("C", 90, "#", "xterm"), ("C.UTF-8", 40, "", "xterm"), ("C", 80, "", "dumb")):
         out = folder("tty-%s-%d" % (locale, columns))
         master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
         p = subprocess.Popen([WEIR, "train", "--data", SMALL, *BYTES, "--out", out, *SHAPE, "--steps", "200", "--batch", "2", "--eval-every", "100", "--sample-tok", "0"],
-                             stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=dict(os.environ, LC_ALL=locale))
+                             stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=dict(os.environ, LC_ALL=locale, TERM=kind))
         os.close(slave)
         got = b""
         try:
@@ -316,8 +316,9 @@ def on_a_terminal():
         except OSError:
             os.close(master)
         text = got.decode("utf-8", "surrogateescape")
+        check(("\x1b" in text) == (kind != "dumb"), "%s: sequences: %r" % (kind, text[-300:]))
         drawn = [x.split("\x1b")[0] for x in re.split("[\r\n]", text) if "tok/s" in x and "loss" in x]
-        check(p.wait() == 0 and drawn and all(len(x) < columns for x in drawn), "%s %d: %s" % (locale, columns, drawn[:3]))
+        check(p.wait() == 0 and drawn and all(len(x) < columns or kind == "dumb" for x in drawn), "%s %d: %s" % (locale, columns, drawn[:3]))
         check(not cell or any(cell in x for x in drawn), "no bar: %s" % drawn[:3])
         plot = [x.rstrip("\r") for x in text.split("\n") if re.match(r" *[\d.]+ [┤|]", x)]
         check(len(plot) >= 4 and all(len(x) <= columns for x in plot) and (locale != "C" or text.isascii()), "%s: the plot %s" % (locale, plot))

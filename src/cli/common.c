@@ -90,6 +90,11 @@ int wr_interrupted(void) { return seen_signal ? 128 + seen_signal : 0; }
 
 bool wr_terminal(FILE *f) { return isatty(fileno(f)) == 1; }
 
+bool wr_redraws(FILE *f) {
+  const char *kind = getenv("TERM");
+  return wr_terminal(f) && !(kind && strcmp(kind, "dumb") == 0);
+}
+
 int wr_columns(FILE *f) {
   struct winsize size;
   return ioctl(fileno(f), TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
@@ -116,7 +121,7 @@ void wr_bar(char *out, size_t cells, double share) {
 }
 
 void wr_progress(const wr_options *o, const char *what, double done) {
-  if (o->json || !wr_terminal(stderr)) return;
+  if (o->json || !wr_redraws(stderr)) return;
   char bar[3 * 30 + 1];
   wr_bar(bar, 30, done);
   if (done >= 0 && done < 1)

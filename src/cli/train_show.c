@@ -223,7 +223,7 @@ void wr_train_facts(wr_train_show *show) {
   weir_trainer_get_info(show->trainer, &info);
   show->began_s = show->shown_s = now_s();
   show->last_step = -1;
-  show->live = !show->o->json && wr_terminal(stderr);
+  show->live = !show->o->json && wr_redraws(stderr);
   if (show->o->json) {
     json_facts(&info);
     return;
