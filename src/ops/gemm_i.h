@@ -9,7 +9,7 @@
  *
  * The chain of a sum goes from tile to tile through memory (`from`), so neither tiles, nor parts of n, nor who takes what, nor the
  * instruction set changes a bit. What is added at the end: (sum + bias) + res.
- * Sizes of tiles and parts, and what they were measured against: doc/notes/0003-training-products.md.
+ * Sizes of tiles and parts, and what they were measured against: doc/notes/0004-training-products.md.
  */
 #ifndef WR_OPS_GEMM_I_H
 #define WR_OPS_GEMM_I_H

@@ -1,6 +1,6 @@
 /* oneDNN's single-precision product as rows of matmul, matmul_dx and matmul_dw over plain FP32: what the own rows are held against
  * (`weir bench ops --only matmul`), and what WEIR_USE can force. They stand behind the own rows, which are as fast and need no copies of
- * packed weights: doc/notes/0003-training-products.md.
+ * packed weights: doc/notes/0004-training-products.md.
  *
  * The library is opened when a plan first asks (libdnnl.so.2 or .3); without it the rows refuse with a sentence. Each thread of the team takes units of its own
  * and tells OpenMP that it is alone. Units are the same for any number of threads, so results are, too. oneDNN may allocate memory.
