@@ -706,6 +706,17 @@ def two_at_once():
     p.communicate()
 
 
+def from_another_folder():
+    """data named by a relative path is found when the run goes on from elsewhere"""
+    out, home = folder("moved"), folder("moved-home")
+    os.mkdir(home)
+    shutil.copy(SMALL, home + "/book.txt")
+    r = train(out, "book.txt", *BYTES, "--steps", "2", preexec=lambda: os.chdir(home))
+    check(r.rc == 0, "%r" % r)
+    r = train(out, None, "--steps", "3", preexec=lambda: os.chdir("/"))
+    check(r.rc == 0 and len(lines(out)) == 3, "%r" % r)
+
+
 # ------------------------------------------------------------------------------------------------------------------------- speed
 
 def resume_by_seeking():
@@ -792,7 +803,7 @@ def waiting_for_data():
 
 
 PARTS = (whole_run, json_lines, words, signals, nobody_there, file_size_limit, second_signal, on_a_terminal, partial_group, not_finite, other_data_after_resume, tied_embeddings, decay_by_kind, validation_loss, other_tokenizer, bos,
-         shared_memory, workers_and_threads, bad_records, tiny_data, token_width, full_disk, broken_checkpoint, hostile_run, settings_that_do_not_fit, leftovers, two_at_once, resume_by_seeking,
+         shared_memory, workers_and_threads, bad_records, tiny_data, token_width, full_disk, broken_checkpoint, hostile_run, settings_that_do_not_fit, leftovers, two_at_once, from_another_folder, resume_by_seeking,
          waiting_for_data)
 if not os.path.isdir(CORPORA):
     harness.where = "train_cli"

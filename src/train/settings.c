@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -351,12 +352,15 @@ void wr_settings_free(wr_settings *s) { wr_arena_free(&s->arena); }
 
 /* --------------------------------------------------------------------------------------------------------------- config.json */
 
+/* Paths of data are written in full: a run goes on from whatever folder it is started in. */
 void wr_settings_json(const wr_settings *s, wr_str *out) {
   weir_train_options o = s->o;
   wr_str_printf(out, "{\n  \"weir\": \"%s\",\n  \"data\": [", weir_version());
   for (size_t i = 0; i < o.n_data; i++) {
+    char full[PATH_MAX];
+    const char *path = realpath(s->sources[i].path, full) ? full : s->sources[i].path;
     wr_str_puts(out, i ? ", {\"path\": " : "{\"path\": ");
-    wr_put_json_text(out, s->sources[i].path, strlen(s->sources[i].path));
+    wr_put_json_text(out, path, strlen(path));
     wr_str_puts(out, ", \"weight\": ");
     wr_put_json_number(out, s->sources[i].weight);
     wr_str_puts(out, "}");
