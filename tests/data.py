@@ -250,6 +250,12 @@ def usage(tmp):
     check(b"no text file" in e.stderr, "usage: an empty folder", e.stderr)
 
 
+def listens(p, sig):
+    """has the program come to where it handles the signal?"""
+    with open("/proc/%d/status" % p.pid) as f:
+        return any(int(line.split()[1], 16) >> (sig - 1) & 1 for line in f if line.startswith("SigCgt"))
+
+
 def killed(tmp):
     """kill -9 and SIGINT at some moments, then the same command: the bytes of an undisturbed build."""
     random.seed(2)
@@ -261,6 +267,8 @@ def killed(tmp):
     stopped = 0
     for i, sig in enumerate([signal.SIGKILL, signal.SIGINT, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL]):
         p = subprocess.Popen([WEIR, *map(str, args), str(tmp / "k1")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while sig != signal.SIGKILL and p.poll() is None and not listens(p, sig):
+            time.sleep(0.002)
         time.sleep(took * random.uniform(0.1, 0.7))
         p.send_signal(sig)
         err = p.communicate(timeout=60)[1]
