@@ -314,6 +314,54 @@ static void resume_on_text_equals_undisturbed(void) {
   resume_with("adamw", path, "resume-text");
 }
 
+/* The clock of a trainer that is asked to stop when it was read `left` times. */
+typedef struct stopping_clock {
+  weir_trainer *t;
+  atomic_long read, left;
+} stopping_clock;
+static uint64_t stopping_now(void *user) {
+  stopping_clock *c = user;
+  struct timespec ts;
+  atomic_fetch_add(&c->read, 1);
+  if (atomic_fetch_sub(&c->left, 1) == 1) weir_trainer_stop(c->t);
+  clock_gettime(CLOCK_MONOTONIC, &ts);
+  return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Asked in the middle of a step, a run does not end its other micro-batches first; what is saved, and what goes on, is as if the step had
+ * not begun. */
+static void stops_between_micro_batches(void) {
+  const char *one = path_of("micro-a"), *two = path_of("micro-b");
+  double whole[MOST] = {0}, parts[MOST] = {0};
+  weir_train_options o = tiny(8);
+  o.batch = 2, o.accumulate = 8, o.dropout = 0.1;
+  run_to(one, &o, 100, whole);
+  stopping_clock c = {.t = open_run(two, &o)};
+  weir_trainer_info info;
+  weir_train_report r = {.step = -1};
+  REQUIRE(c.t);
+  weir_set_hooks(&(weir_hooks){.clock_ns = stopping_now, .user = &c});
+  go(c.t, 2, parts);
+  atomic_store(&c.left, atomic_load(&c.read) / 4); /* two steps read it so often: half of the third one */
+  CHECK(weir_trainer_step(c.t, &r) == WEIR_ESTOPPED && r.step == -1);
+  weir_set_hooks(NULL);
+  weir_trainer_get_info(c.t, &info);
+  CHECK_EQ_INT(info.step, 2);
+  CHECK(access(path_of("micro-b/checkpoints/step-2/manifest.json"), R_OK) == 0);
+  go(c.t, 2, parts); /* 3 and 4 in the same process, then again from the disk */
+  CHECK(parts[2] == whole[2] && parts[3] == whole[3]);
+  weir_trainer_close(c.t);
+  weir_trainer *t = open_run(two, &o);
+  REQUIRE(t);
+  weir_trainer_get_info(t, &info);
+  CHECK_EQ_INT(info.step, 2);
+  go(t, 100, parts);
+  weir_trainer_close(t);
+  for (int i = 0; i < 8; i++) CHECK_MSG(whole[i] == parts[i], "loss of step %d: %.9g and %.9g", i + 1, whole[i], parts[i]);
+  same_tensors(one, two, 8, "model.gguf");
+  same_tensors(one, two, 8, "optimizer.gguf");
+}
+
 /* An epoch of text whose number of samples is not known beforehand ends where the text does. */
 static void epochs_of_text_end(void) {
   const char *path = path_of("short.txt");
@@ -633,6 +681,7 @@ int main(int argc, char **argv) {
                                   TEST(recomputes_when_memory_is_short),
                                   TEST(resume_equals_undisturbed),
                                   TEST(resume_on_text_equals_undisturbed),
+                                  TEST(stops_between_micro_batches),
                                   TEST(epochs_of_text_end),
                                   TEST(settings_of_a_run_stay),
                                   TEST(snapshots_are_copies),

@@ -850,7 +850,7 @@ weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out);
 weir_status weir_trainer_eval(weir_trainer *t, double *loss);
 weir_status weir_trainer_save(weir_trainer *t);           /* begin to write a checkpoint of the present step, beside training */
 weir_status weir_trainer_wait(weir_trainer *t);           /* until it is on disk; its failure is told here, or is the next step's event */
-/* The running step ends as usual; the next one only writes a checkpoint and is ESTOPPED. From any thread or signal handler. */
+/* The running step ends as usual, or between two of its batches (accumulate) is given up and undone; it or the next one saves and is ESTOPPED. From any thread or signal handler. */
 void weir_trainer_stop(weir_trainer *t);
 
 /* A copy in memory of all that decides the next step (weights, moments, counters, position in the data). */

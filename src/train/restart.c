@@ -328,6 +328,7 @@ weir_status weir_trainer_restore(weir_trainer *t, const weir_snapshot *s) {
   WR_TRY(d->api->write(d, &t->moments, 0, s->bytes + t->weight_bytes, t->moment_bytes));
   t->now = s->now;
   t->val_at_step = s->val_at_step;
+  t->untrained = 0;
   t->done = false;
   return wr_metrics_cut(t);
 }

@@ -121,6 +121,7 @@ struct weir_trainer {
   uint64_t text_id;            /* of text: its files, their sizes and times; 0: shards */
   uint64_t text_bytes;         /* of text whose samples are not known, where the run's length is in epochs */
   wr_sample *samples;          /* [batch * accumulate] */
+  int64_t untrained;           /* of them, taken for a step that was given up: the next one has them. 0: none */
   wr_sample *val_samples;      /* [batch] */
 
   wr_slot *slots;              /* [n_slots], in the order of their use */

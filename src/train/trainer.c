@@ -5,7 +5,8 @@
  * wr_progress, weights and moments decide the next one; so where a run was interrupted leaves no trace in it.
  *
  * Gradients are of the mean loss over the step's tokens: each micro-batch's loss is scaled by its share of them. A loss that is not finite
- * changes nothing but counters.
+ * changes nothing but counters. Until the optimiser runs so does the whole step: asked to stop between two micro-batches, it puts
+ * wr_progress back and keeps its samples, in case the caller goes on.
  */
 #include <math.h>
 
@@ -90,7 +91,7 @@ static void zero_part(void *arg, int tid, int n_threads) {
   memset(z->at + begin * 64, 0, (end - begin) * 64);
 }
 
-/* Forward and backward over n samples; the gradients are those of the mean over all of them. */
+/* Forward and backward over n samples; the gradients are those of the mean over all of them. ESTOPPED: given up on the way. */
 static weir_status micro_steps(weir_trainer *t, int64_t n, double *loss) {
   wr_device *d = t->ctx->device;
   const int64_t B = t->set.o.batch, total = wr_samples_tok(t->samples, n);
@@ -104,6 +105,7 @@ static weir_status micro_steps(weir_trainer *t, int64_t n, double *loss) {
   for (int64_t at = 0; at < n; at += B) {
     int64_t rows;
     float mean;
+    if (at && atomic_load(&t->stop)) return WEIR_ESTOPPED; /* the caller has its sentence */
     WR_TRY(wr_train_fill(t, &t->micro, &t->io, t->samples + at, n - at, &rows));
     *scale = (float)((double)rows / (double)total);
     t->micro.plan.regs_host->step = (int64_t)++t->now.micro;
@@ -258,7 +260,9 @@ static weir_status nothing_left(weir_trainer *t, weir_train_report *out) {
 }
 
 static weir_status take_samples(weir_trainer *t, int64_t *n) {
-  WR_TRY(wr_data_next(t->data, wr_next_samples(t), t->samples, n));
+  *n = t->untrained;
+  t->untrained = 0;
+  if (!*n) WR_TRY(wr_data_next(t->data, wr_next_samples(t), t->samples, n));
   wr_lap(&t->clock, WR_PART_DATA, "data");
   if (*n < 1) return wr_fail(WEIR_EFAIL, "the data gave no sample");
   wr_data_tell(t->data, &t->now.at);
@@ -304,7 +308,13 @@ weir_status weir_trainer_step(weir_trainer *t, weir_train_report *out) {
   if (l.progress >= 1 || t->done) return nothing_left(t, out);
   WR_TRY(take_samples(t, &n));
   const double factor = rate(t);
-  WR_TRY(micro_steps(t, n, &loss));
+  const weir_status made = micro_steps(t, n, &loss);
+  if (made == WEIR_ESTOPPED) {
+    t->now = before;
+    t->untrained = n;
+    return stopped(t);
+  }
+  WR_TRY(made);
   WR_TRY(gradient_norm(t, &norm));
   const wr_verdict v = wr_judge(t, loss, norm, &spike);
   t->report = (weir_train_report){.step = t->now.step + 1,
