@@ -398,6 +398,52 @@ static void settings_of_a_run_stay(void) {
   weir_trainer_close(t);
 }
 
+static void write_file(const char *path, const char *text, size_t n) {
+  FILE *f = fopen(path, "wb");
+  CHECK(f && fwrite(text, 1, n, f) == n && fclose(f) == 0);
+}
+
+/* Data of the same length that is not the same is told of; the same, built again or named otherwise, is not. */
+static void other_data_is_noticed(void) {
+  enum { BYTES = 20000 };
+  char *text = make_text(BYTES), command[200], roundabout[200], file[160], shards[160];
+  const char *inputs[] = {file};
+  weir_trainer_info info;
+  REQUIRE(text);
+  snprintf(file, sizeof file, "%s", path_of("twin.txt"));
+  snprintf(shards, sizeof shards, "%s", path_of("twin"));
+  snprintf(command, sizeof command, "rm -r '%s'", shards);
+  for (int kind = 0; kind < 2; kind++) { /* shards, text */
+    snprintf(roundabout, sizeof roundabout, "%s/./%s", make_scratch(), kind ? "twin.txt" : "twin");
+    for (int turn = 0; turn < 3; turn++) { /* something, the same, another letter */
+      text[BYTES / 2] = turn < 2 ? 'x' : 'y';
+      if (turn != 1 || !kind) write_file(file, text, BYTES);
+      if (!kind) {
+        const weir_data_build_options bo = {.val_share = 0.1};
+        weir_tokenizer *bytes;
+        if (turn) CHECK_EQ_INT(system(command), 0);
+        REQUIRE(weir_tokenizer_open("bytes", &bytes) == WEIR_OK);
+        CHECK_MSG(weir_data_build(bytes, inputs, 1, shards, &bo, NULL) == WEIR_OK, "%s", weir_last_error());
+        weir_tokenizer_close(bytes);
+      }
+      weir_train_options o = tiny(turn + 1);
+      source.path = turn == 1 ? roundabout : kind ? file : shards;
+      if (kind) o.tokenizer = "bytes";
+      weir_trainer *t = open_run(path_of(kind ? "twin-text" : "twin-shards"), &o);
+      REQUIRE(t);
+      weir_trainer_get_info(t, &info);
+      CHECK(info.resumed == (turn > 0));
+      if (turn < 2)
+        CHECK_STR(info.resumed_note, "");
+      else
+        CHECK_HAS(info.resumed_note, "the data has changed");
+      go(t, 1, NULL);
+      weir_trainer_close(t);
+    }
+  }
+  free(text);
+}
+
 /* Case H11. */
 static void snapshots_are_copies(void) {
   double first[MOST] = {0}, again[MOST] = {0}, third[MOST] = {0};
@@ -684,6 +730,7 @@ int main(int argc, char **argv) {
                                   TEST(stops_between_micro_batches),
                                   TEST(epochs_of_text_end),
                                   TEST(settings_of_a_run_stay),
+                                  TEST(other_data_is_noticed),
                                   TEST(snapshots_are_copies),
                                   TEST(accumulation_is_a_larger_batch),
                                   TEST(last_group_is_stepped),

@@ -43,6 +43,7 @@ typedef struct wr_data_info {
   uint64_t mapped_bytes;   /* of shards, or reserved for the ring */
   int64_t vocab;
   uint64_t tokenizer_hash;
+  uint64_t id;             /* which data it is: of shards the checksums, in order; of text the files' paths, sizes and times */
   bool text;               /* tokenised as it is read */
 } wr_data_info;
 

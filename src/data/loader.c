@@ -219,6 +219,8 @@ static weir_status open_shards(loader *l, source *s, const wr_shards_manifest *m
     l->info.tokens += h->n_tokens;
     l->info.docs += h->n_docs - h->continues;
     l->info.mapped_bytes += s->shards[i].map.bytes;
+    const uint64_t sums[] = {h->n_tokens, h->tokens_hash, h->docs_hash};
+    l->info.id = wr_hash64(sums, sizeof sums, l->info.id);
   }
   return WEIR_OK;
 }

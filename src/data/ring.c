@@ -386,6 +386,7 @@ static weir_status ring_seek(wr_data *d, const wr_data_position *p) {
   r->part_only = p->byte > 0;
   r->status = WEIR_OK;
   r->info.tokens = r->info.samples = r->info.docs = 0;
+  r->info.id = wr_text_input_id(r->input);
   WR_TRY(start_workers(r));
   /* what is wrong with the text is said now, not at the first step */
   pthread_mutex_lock(&r->lock);

@@ -37,7 +37,7 @@ static void write_state(const weir_trainer *t, wr_str *s) {
   wr_str_printf(s,
                 ", \"data\": {\"tokens\": %" PRIu64 ", \"samples\": %" PRIu64 ", \"tokenizer\": \"%016" PRIx64
                 "\", \"text\": \"%016" PRIx64 "\"}",
-                t->data_info.tokens, t->data_info.samples, wr_tokenizer_hash(t->tokenizer), t->text_id);
+                t->data_info.tokens, t->data_info.samples, wr_tokenizer_hash(t->tokenizer), t->data_info.id);
 #define INT(x) wr_str_printf(s, "%lld", (long long)(x))
 #define FLOAT(x) wr_put_json_number(s, x)
 #define X(field, how) \
@@ -86,7 +86,7 @@ static weir_status read_state(weir_trainer *t, const wr_checkpoint *c, wr_progre
 #undef X
   const char *print = json_string_value(json_object_get(root, "fingerprint")),
              *hash = json_string_value(json_object_get(data, "tokenizer")),
-             *text = json_string_value(json_object_get(data, "text"));
+             *text = json_string_value(json_object_get(data, "text")); /* or the shards */
   const uint64_t tokens = (uint64_t)json_integer_value(json_object_get(data, "tokens")), now = wr_tokenizer_hash(t->tokenizer);
   weir_status s = WEIR_OK;
   if (missing || !print || !hash || !text)
@@ -105,8 +105,8 @@ static weir_status read_state(weir_trainer *t, const wr_checkpoint *c, wr_progre
                 t->data_info.tokens, tokens);
   else {
     *out = p;
-    t->note = strtoull(text, NULL, 16) != t->text_id
-                  ? "the text's files have changed or moved since: goes on at the same place, perhaps with other samples"
+    t->note = strtoull(text, NULL, 16) != t->data_info.id ? "the data has changed since, or the text's files have moved: "
+                                                            "goes on at the same place, perhaps with other samples"
               : strtoull(print, NULL, 16) == t->fingerprint
                   ? ""
                   : "another machine, build, number of threads or batch than before: goes on within tolerance, not bit for bit";

@@ -217,6 +217,13 @@ static weir_status take_entry(wr_settings *set, const char *path, const char *ke
   return weir_train_set(o, key, text);
 }
 
+/* With its path in full: a run goes on from whatever folder it is started in, and knows its text again. */
+static weir_status put_source(wr_settings *set, size_t i, const char *path, double weight) {
+  char full[PATH_MAX];
+  set->sources[i] = (weir_train_data){wr_arena_strdup(&set->arena, realpath(path, full) ? full : path), weight};
+  return set->sources[i].path ? WEIR_OK : wr_fail_nomem(strlen(path), "a setting");
+}
+
 static weir_status take_sources(wr_settings *set, const char *path, json_t *list) {
   if (set->o.n_data) return WEIR_OK;
   if (!json_is_array(list) || json_array_size(list) > WR_TRAIN_SOURCES)
@@ -226,9 +233,7 @@ static weir_status take_sources(wr_settings *set, const char *path, json_t *list
     const char *where = json_string_value(json_is_string(item) ? item : json_object_get(item, "path"));
     json_t *weight = json_object_get(item, "weight");
     if (!where) return wr_fail(WEIR_EFORMAT, "%s: data[%zu] has no path", path, i);
-    set->sources[i] =
-        (weir_train_data){wr_arena_strdup(&set->arena, where), json_is_number(weight) ? json_number_value(weight) : 0};
-    if (!set->sources[i].path) return wr_fail_nomem(strlen(where), "a setting");
+    WR_TRY(put_source(set, i, where, json_is_number(weight) ? json_number_value(weight) : 0));
   }
   set->o.n_data = json_array_size(list);
   return WEIR_OK;
@@ -270,8 +275,7 @@ static weir_status own_texts(wr_settings *set) {
     return wr_fail(WEIR_EUSAGE, "%zu sources of data are more than %d, or are not there", o->n_data, WR_TRAIN_SOURCES);
   for (size_t i = 0; i < o->n_data; i++) {
     if (!o->data[i].path) return wr_fail(WEIR_EUSAGE, "source %zu of the data has no path", i);
-    set->sources[i] = (weir_train_data){wr_arena_strdup(&set->arena, o->data[i].path), o->data[i].weight};
-    if (!set->sources[i].path) return wr_fail_nomem(64, "a setting");
+    WR_TRY(put_source(set, i, o->data[i].path, o->data[i].weight));
   }
   o->data = set->sources;
   return WEIR_OK;
@@ -352,15 +356,12 @@ void wr_settings_free(wr_settings *s) { wr_arena_free(&s->arena); }
 
 /* --------------------------------------------------------------------------------------------------------------- config.json */
 
-/* Paths of data are written in full: a run goes on from whatever folder it is started in. */
 void wr_settings_json(const wr_settings *s, wr_str *out) {
   weir_train_options o = s->o;
   wr_str_printf(out, "{\n  \"weir\": \"%s\",\n  \"data\": [", weir_version());
   for (size_t i = 0; i < o.n_data; i++) {
-    char full[PATH_MAX];
-    const char *path = realpath(s->sources[i].path, full) ? full : s->sources[i].path;
     wr_str_puts(out, i ? ", {\"path\": " : "{\"path\": ");
-    wr_put_json_text(out, path, strlen(path));
+    wr_put_json_text(out, s->sources[i].path, strlen(s->sources[i].path));
     wr_str_puts(out, ", \"weight\": ");
     wr_put_json_number(out, s->sources[i].weight);
     wr_str_puts(out, "}");

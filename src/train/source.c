@@ -59,15 +59,14 @@ static weir_status count_text(weir_trainer *t, uint64_t *bytes) {
   return s;
 }
 
-/* Which text it is; and where it ends, counted as positions in it are, if the length of the run is told by that. */
+/* Where the text ends, counted as positions in it are, if the length of the run is told by that. */
 static weir_status measure_text(weir_trainer *t) {
   wr_text_input *in;
   wr_text_block block = {0};
+  if (!t->data_info.text || t->data_info.samples || !(t->set.o.epochs > 0)) return WEIR_OK;
   WR_TRY(open_text(t, &in));
   weir_status s = WEIR_OK;
-  t->text_id = wr_text_input_id(in);
-  const bool length = !t->data_info.samples && t->set.o.epochs > 0;
-  while (length && (s = wr_text_input_read(in, &block)) == WEIR_OK && block.n) t->text_bytes = block.byte + block.n;
+  while ((s = wr_text_input_read(in, &block)) == WEIR_OK && block.n) t->text_bytes = block.byte + block.n;
   wr_text_block_free(&block);
   wr_text_input_close(in);
   return s;
@@ -148,7 +147,7 @@ weir_status wr_train_source_open(weir_trainer *t) {
         WEIR_EUSAGE,
         "the tokenizer has %lld entries, but the model would have %lld rows for them (vocab): more are padding, fewer are none",
         (long long)vocab, (long long)o->vocab);
-  if (t->data_info.text) WR_TRY(measure_text(t));
+  WR_TRY(measure_text(t));
   const weir_status val = open_data(t, true, &t->val, &t->val_info);
   if (val == WEIR_EUSAGE ||
       (val != WEIR_OK && !o->eval_every)) /* too little for it; or a split that is damaged, and not needed */

@@ -118,7 +118,6 @@ struct weir_trainer {
   wr_tokenizer *tokenizer;
   wr_data *data, *val;         /* val NULL: there is none */
   wr_data_info data_info, val_info;
-  uint64_t text_id;            /* of text: its files, their sizes and times; 0: shards */
   uint64_t text_bytes;         /* of text whose samples are not known, where the run's length is in epochs */
   wr_sample *samples;          /* [batch * accumulate] */
   int64_t untrained;           /* of them, taken for a step that was given up: the next one has them. 0: none */
