@@ -149,14 +149,10 @@ static void fill_part(void *arg, int tid, int n_threads) {
 
 /* The values of another model: every parameter must be there, in the same shape. */
 static weir_status init_from(weir_trainer *t, const char *model, char *weights) {
-  char *path;
   wr_gguf *g;
-  WR_TRY(wr_model_path(model, &path));
-  weir_status s = wr_gguf_open(path, NULL, &g);
-  wr_free(path);
-  if (s != WEIR_OK) return s;
+  WR_TRY(wr_gguf_open(model, NULL, &g));
   wr_gguf_text arch = {"", 0};
-  s = wr_gguf_get_text(g, "general.architecture", true, &arch);
+  weir_status s = wr_gguf_get_text(g, "general.architecture", true, &arch);
   if (s == WEIR_OK && (arch.len != strlen(t->spec.arch) || memcmp(arch.ptr, t->spec.arch, arch.len) != 0))
     s = wr_fail(WEIR_EUNSUPPORTED, "%s: the model is a %s, but the run trains a %s", model, wr_escape(arch.ptr, arch.len),
                 t->spec.arch);
