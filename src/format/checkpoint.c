@@ -248,7 +248,7 @@ static weir_status newest(const char *run, int64_t limit, const char *contents, 
   WR_TRY(wr_steps_list(folder, &steps, &n));
   wr_checkpoint *c = NULL;
   weir_status s = WEIR_OK;
-  int skipped = 0;
+  bool skipped = false;
   while (n-- && !c && s == WEIR_OK) {
     if (steps[n] > limit) continue;
     snprintf(name, sizeof name, "step-%" PRId64, steps[n]);
@@ -261,7 +261,7 @@ static weir_status newest(const char *run, int64_t limit, const char *contents, 
     }
     if (s != WEIR_OK && s != WEIR_ENOMEM) { /* whatever is wrong with it, it is not complete */
       wr_log(WEIR_LOG_WARN, "a checkpoint is passed over, it is not complete: %s", weir_last_error());
-      skipped++;
+      skipped = true;
       s = WEIR_OK;
     }
   }
@@ -270,7 +270,6 @@ static weir_status newest(const char *run, int64_t limit, const char *contents, 
   if (!c && skipped)
     return wr_fail_prefix(WEIR_EFORMAT,
                           "%s: none of its checkpoints is complete; move them away to begin anew: ", wr_shown(folder));
-  if (c) c->skipped = skipped;
   *out = c;
   return WEIR_OK;
 }

@@ -70,7 +70,6 @@ weir_status wr_saver_begin(wr_saver *s, const wr_save *save);
 /* Before anything changes the tensors (before the optimiser runs): afterwards they may be changed. No save under way, or all was written
  * or copied already: returns at once. `team` copies (NULL: the caller alone). *copied: bytes copied aside by this call; may be NULL. */
 void wr_saver_before_change(wr_saver *s, wr_team *team, uint64_t *copied);
-bool wr_saver_busy(wr_saver *s);
 /* Has a save ended that nobody was told of? true once for each. */
 bool wr_saver_poll(wr_saver *s, wr_save_result *out);
 /* Waits, at full speed, for the save under way. The status of the last save that was begun, its sentence as weir_last_error(). */
@@ -84,7 +83,6 @@ typedef struct wr_checkpoint {
   double val_loss;               /* NaN: not known */
   char *state;                   /* state.json, ends with NUL */
   size_t state_bytes;
-  int skipped;                   /* newer ones that were not complete */
 } wr_checkpoint;
 /* The newest complete checkpoint of a run; each newer one that is not is named in a warning (wr_log). *out NULL: it has
  * none. EFORMAT: it has some, and none is complete: what a run was must not be begun anew, nor written over, unasked. */

@@ -537,13 +537,6 @@ void wr_saver_before_change(wr_saver *s, wr_team *team, uint64_t *copied) {
   if (copied) *copied = bytes;
 }
 
-bool wr_saver_busy(wr_saver *s) {
-  pthread_mutex_lock(&s->lock);
-  const bool busy = s->busy;
-  pthread_mutex_unlock(&s->lock);
-  return busy;
-}
-
 bool wr_saver_poll(wr_saver *s, wr_save_result *out) {
   pthread_mutex_lock(&s->lock);
   const bool news = !s->busy && !s->told;
