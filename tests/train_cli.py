@@ -212,6 +212,8 @@ def json_lines():
         check(all(whole["ts"] - 1 <= e["ts"] and e["ts"] + e["dur"] <= whole["ts"] + whole["dur"] + 1 for e in inside), "%s of the trace: a span outside" % name)
         covered.append(sum(e["dur"] for e in inside) / whole["dur"])
     check(covered and max(covered) > .8, "what the spans of a step cover of it: %s" % covered)  # a busy machine leaves gaps in some
+    full = train(folder("trace-full"), SMALL, *BYTES, "--steps", "6", "--trace", "/dev/full")
+    check(full.rc == 4 and b"/dev/full: No space left" in full.err and checkpoints(folder("trace-full")) == [6], "a trace on a full disk: %r" % full)
     dry = run("train", "--data", SMALL, *BYTES, *SHAPE, "--dry-run", seconds=SECONDS * 4)
     check(dry.rc == 0 and b"parameters" in dry.err and b"memory" in dry.err and not dry.out, "%r" % dry)
 
@@ -277,7 +279,7 @@ def nobody_there():
 def file_size_limit():
     """ulimit -f: a sentence and the exit code of a full disk, no signal"""
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-    for name, args in (("data", ("data", "build", SMALL, *BYTES, "--out", folder("fsize-shards"))),
+    for name, args in (("data", ("data", "build", SMALL, *BYTES, "--out", folder("fsize-shards"))), ("bench", ("bench", "data")),
                        ("train", ("train", "--data", SMALL, *BYTES, "--out", folder("fsize"), *SHAPE, *QUIET, "--steps", "3"))):
         p = subprocess.run([WEIR, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=limit, timeout=60)
         check(p.returncode == 4 and b"File too large" in p.stderr, "%s: exit %d: %r" % (name, p.returncode, p.stderr[-300:]))

@@ -28,7 +28,7 @@ static bool write_text(const char *path) {
   FILE *f = fopen(path, "wb");
   if (!f) return false;
   uint64_t x = 1;
-  for (long n = 0; n < TEXT_BYTES;) {
+  for (long n = 0; n < TEXT_BYTES && !ferror(f);) {
     x = x * 6364136223846793005u + 1442695040888963407u;
     n += fprintf(f, "%s%c", words[(x >> 33) % (sizeof words / sizeof words[0])], (x >> 50) % 12 ? ' ' : '\n');
   }
@@ -209,14 +209,13 @@ int wr_bench_data(const wr_options *given) {
   char root[4096], text[4200], folder[4200];
   snprintf(root, sizeof root, "%s/weir-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
   if (!mkdtemp(root)) {
-    fprintf(stderr, "weir bench: %s: %s\n", root, strerror(errno));
-    return 1;
+    return wr_failed_file(&o, root, errno);
   }
   snprintf(text, sizeof text, "%s/text.txt", root);
   snprintf(folder, sizeof folder, "%s/shards", root);
-  int code = 1;
+  int code;
   if (!write_text(text)) {
-    fprintf(stderr, "weir bench: %s: %s\n", text, strerror(errno));
+    code = wr_failed_file(&o, text, errno);
   } else {
     const weir_status s = make_shards(&o, text, folder);
     code = s == WEIR_OK ? measure(&o, folder) : wr_failed(&o, s);

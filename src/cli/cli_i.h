@@ -51,6 +51,7 @@ const char *wr_closest_command(const char *name); /* that somebody meant who typ
 #undef COMMAND
 
 int wr_failed(const wr_options *o, weir_status status);                     /* prints the library's sentence; the exit code */
+int wr_failed_file(const wr_options *o, const char *name, int err);          /* prints what errno says of it; the exit code: 4 for a full disk, else 1 */
 int wr_usage(const wr_options *o, const char *fmt, ...) __attribute__((format(printf, 2, 3))); /* prints it, points to --help; exit code 2 */
 int wr_done(const wr_options *o);                                           /* 0, or 1 when stdout could not be written */
 

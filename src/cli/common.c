@@ -18,6 +18,11 @@ int wr_failed(const wr_options *o, weir_status status) {
   return weir_status_exit_code(status);
 }
 
+int wr_failed_file(const wr_options *o, const char *name, int err) {
+  fprintf(stderr, "weir %s: %s: %s\n", o->command, name, strerror(err));
+  return weir_status_exit_code(err == ENOSPC || err == EDQUOT || err == EFBIG ? WEIR_ENOMEM : WEIR_EIO);
+}
+
 int wr_done(const wr_options *o) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return wr_interrupted();
   fprintf(stderr, "weir %s: standard output: %s\n", o->command, strerror(errno));

@@ -38,12 +38,11 @@ static void end_event(wr_trace *t) {
 }
 
 int wr_trace_open(const wr_options *o, wr_trace *t) {
-  *t = (wr_trace){.path = o->trace, .left = SKIPPED + TRACED};
+  *t = (wr_trace){.left = SKIPPED + TRACED};
   if (!o->trace) return 0;
   t->f = fopen(o->trace, "wb");
   if (!t->f) {
-    fprintf(stderr, "weir %s: %s: %s\n", o->command, o->trace, strerror(errno));
-    return 1;
+    return wr_failed_file(o, o->trace, errno);
   }
   wr_json_begin(&t->json, t->f);
   wr_json_object(&t->json);
@@ -75,6 +74,11 @@ static void put_span(wr_trace *t, const char *name, const char *stage, uint64_t 
   end_event(t);
 }
 
+/* errno is asked for at once, before anything else changes it. */
+static void keep_error(wr_trace *t, bool good) {
+  if (t->err == 0 && (!good || ferror(t->f))) t->err = errno ? errno : EIO;
+}
+
 void wr_trace_step(wr_trace *t, const weir_trainer *trainer, int64_t step) {
   if (!t->f || t->left == 0) return;
   size_t n;
@@ -86,19 +90,22 @@ void wr_trace_step(wr_trace *t, const weir_trainer *trainer, int64_t step) {
     if (s[i].end_ns > end) end = s[i].end_ns;
   }
   if (n == 0) return;
+  errno = 0;
   if (t->first_ns == 0) t->first_ns = begin;
   char name[40];
   snprintf(name, sizeof name, "step %lld", (long long)step);
   put_span(t, name, "step", begin, end, step);
   for (size_t i = 0; i < n; i++) put_span(t, s[i].name, s[i].stage, s[i].begin_ns, s[i].end_ns, step);
+  keep_error(t, fflush(t->f) == 0);
 }
 
-bool wr_trace_close(wr_trace *t) {
-  if (!t->f) return true;
+int wr_trace_close(const wr_options *o, wr_trace *t) {
+  if (!t->f) return 0;
+  errno = 0;
   wr_json_end(&t->json);
   wr_json_end(&t->json);
-  const bool good = wr_json_done(&t->json);
-  const bool closed = fclose(t->f) == 0;
+  keep_error(t, wr_json_done(&t->json));
+  if (fclose(t->f) != 0 && t->err == 0) t->err = errno;
   t->f = NULL;
-  return good && closed;
+  return t->err ? wr_failed_file(o, o->trace, t->err) : 0;
 }

@@ -1,5 +1,4 @@
 /* weir train: a model from text or token shards. The loop is the library's; here are its options, signals, exit codes and what people see. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -68,12 +67,9 @@ static int train(const wr_options *o, weir_trainer *t) {
     wr_train_line_ended(show); /* the sentence stands below it */
   if (s != WEIR_OK) code = wr_failed(o, s);
   wr_train_end(show, &r, code);
-  if (!wr_trace_close(&trace)) {
-    fprintf(stderr, "weir train: %s: %s\n", o->trace, strerror(errno));
-    code = code ? code : 1;
-  }
+  const int traced = wr_trace_close(o, &trace);
   free(show);
-  return code;
+  return code ? code : traced;
 }
 
 int wr_cmd_train(const wr_options *o) {
