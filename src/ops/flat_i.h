@@ -20,4 +20,10 @@ static inline void wr_flat(const wr_call *c, int n, int64_t *rows, int64_t *inne
   *rows = 1;
 }
 
+/* The most pieces of so many floats that an argument is cut into: plain rows with gaps are cut row by row. */
+static inline int64_t wr_flat_pieces(const wr_arg *a, int64_t piece) {
+  const int64_t rows = (a->ext[0] + WR_PACK_ROWS - 1) / WR_PACK_ROWS * WR_PACK_ROWS;
+  return rows * (wr_inner(a) / piece + 1);
+}
+
 #endif

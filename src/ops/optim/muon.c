@@ -6,16 +6,15 @@
 #include "ops/cases.h"
 #include "ops/copy/copy.h"
 #include "ops/elementwise/elementwise.h"
+#include "ops/flat_i.h"
 #include "ops/matmul/matmul.h"
 #include "ops/optim/muon_i.h"
 #include "ops/rule_i.h"
 
-/* A sum for each piece; plain rows with gaps are cut row by row. */
+/* A sum for each piece. */
 static size_t muon_scratch(const wr_call *c, int n_threads) {
   (void)n_threads;
-  const wr_arg *m = &c->args[MUON_M];
-  const int64_t rows = (m->ext[0] + WR_PACK_ROWS - 1) / WR_PACK_ROWS * WR_PACK_ROWS;
-  return (size_t)(rows * (wr_inner(m) / WR_MUON_PIECE + 1)) * sizeof(double);
+  return (size_t)wr_flat_pieces(&c->args[MUON_M], WR_MUON_PIECE) * sizeof(double);
 }
 
 #define WR_ROWS_FILE "ops/optim/muon.def"

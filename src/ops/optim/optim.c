@@ -2,15 +2,14 @@
 #include "ops/optim/optim.h"
 
 #include "ops/cases.h"
+#include "ops/flat_i.h"
 #include "ops/optim/optim_i.h"
 #include "ops/rule_i.h"
 
-/* A sum for each piece; plain rows with gaps are cut row by row. */
+/* A sum for each piece. */
 static size_t sumsq_scratch(const wr_call *c, int n_threads) {
   (void)n_threads;
-  const wr_arg *x = &c->args[SUMSQ_X];
-  const int64_t rows = (x->ext[0] + WR_PACK_ROWS - 1) / WR_PACK_ROWS * WR_PACK_ROWS;
-  return (size_t)(rows * (wr_inner(x) / WR_SUMSQ_PIECE + 1)) * sizeof(double);
+  return (size_t)wr_flat_pieces(&c->args[SUMSQ_X], WR_SUMSQ_PIECE) * sizeof(double);
 }
 
 #define WR_ROWS_FILE "ops/optim/optim.def"
@@ -50,10 +49,16 @@ void wr_adamw(wr_program *p, int param, int grad, int m, int v, const wr_adamw_p
   (void)wr_emit(p, &wr_op_adamw, params, args); /* a failure is kept in the program */
 }
 
-/* rows d [dtype] [layout] [decay]; v is never negative */
-static weir_status adamw_case(wr_case *c, wr_program *p) {
+/* rows d [dtype] [layout] */
+static wr_vtype case_weights(wr_case *c) {
   wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
   t.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
+  return t;
+}
+
+/* [decay]; v is never negative */
+static weir_status adamw_case(wr_case *c, wr_program *p) {
+  const wr_vtype t = case_weights(c);
   const wr_adamw_params params = {0.9, 0.95, 1e-8, wr_case_float(c, "decay", 0.1)};
   const int param = wr_case_input(c, p, WR_PARAM, "param", t, wr_fill_normal(0, 1));
   const int grad = wr_case_input(c, p, WR_INPUT, "grad", t, wr_fill_normal(0, 1));
@@ -123,13 +128,6 @@ static void sumsq_cost(const wr_call *c, wr_cost *out) {
 int wr_sumsq(wr_program *p, int x) {
   int args[WR_MAX_ARGS] = {x, WR_NEW};
   return wr_emit(p, &wr_op_sumsq, NULL, args) == WEIR_OK ? args[SUMSQ_Y] : WR_NONE;
-}
-
-/* rows d [dtype] [layout] */
-static wr_vtype case_weights(wr_case *c) {
-  wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
-  t.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
-  return t;
 }
 
 /* momentum [decay] [nesterov] */

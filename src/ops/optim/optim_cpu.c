@@ -1,8 +1,9 @@
 /* AdamW on the CPU, FP32, compiled once for each instruction set; the same bits from each. Every element stands alone, so
- * values whose rows are contiguous, and packed ones with their padding, are taken as one row. The corrections for the step's number are computed once, in double. */
+ * values are taken flat (flat_i.h). The corrections for the step's number are computed once, in double. */
 #include <math.h>
 
 #include "ops/arg_i.h"
+#include "ops/flat_i.h"
 #include "ops/optim/optim.h"
 #include "ops/optim/optim_i.h"
 #include "ops/simd_i.h"
@@ -21,13 +22,9 @@ WR_ROW_FN(WR_KERNEL(adamw_f32_cpu)) {
   const v16 keep2 = v16_set1((float)p->beta2), take2 = v16_set1((float)(1 - p->beta2));
   const v16 decay = v16_set1((float)(1 - lr * p->weight_decay)), rate = v16_set1((float)(-lr / correct1));
   const v16 root = v16_set1((float)(1 / sqrt(correct2)));
-  int64_t rows = param->ext[0], inner = wr_inner(param), begin, end;
-  bool flat = true;
+  int64_t rows, inner, begin, end;
   if (c->regs->found_inf) return;
-  for (int i = ADAMW_PARAM; i <= ADAMW_V; i++) flat &= c->args[i].stride_bytes == inner * (int64_t)sizeof(float);
-  if (flat) inner *= rows, rows = 1;
-  if (param->layout != WR_PLAIN)
-    inner = (int64_t)(wr_layout_bytes((wr_layout)param->layout, WR_F32, rows, inner) / sizeof(float)), rows = 1;
+  wr_flat(c, 4, &rows, &inner);
   const int64_t pieces = (inner + PIECE - 1) / PIECE;
   while (wr_take(w, 0, rows * pieces, wr_rows_grain(WR_MIN(inner, (int64_t)PIECE)), &begin, &end))
     for (int64_t u = begin; u < end; u++) {
