@@ -62,34 +62,18 @@ static panels turned_panels(const wr_arg *a, int64_t row, int64_t rows, int64_t 
   return (panels){to, 16, n * 16};
 }
 
-/* to[r][lane] (+)= sum over n of a[r] b, rows along a_step 1. */
-static void multiply(const float *a, int64_t a_row, int64_t rows, panels b, int64_t n, float *to, int64_t to_row,
-                     int64_t columns, bool add) {
-  const int64_t count = (columns + 15) / 16;
-  const wr_gemm g = {.a = a,
-                     .a_row = a_row,
-                     .a_step = 1,
-                     .b = b.at,
-                     .b_step = b.step,
-                     .b_panel = b.panel,
-                     .n = n,
-                     .from = add ? to : NULL,
-                     .from_row = to_row,
-                     .from_panel = 16,
-                     .to = to,
-                     .to_row = to_row,
-                     .to_panel = 16,
-                     .lanes = (int)(columns - 16 * (count - 1))};
-  wr_gemm_block(&g, rows, count);
-}
+/* A factor as it lies: one of the steps, from a row of the result to the next and from a summand to the next, is 1. */
+typedef struct factor {
+  const float *at;
+  int64_t row, step;
+} factor;
 
-/* to[r][lane] (+)= sum over rows of a, whose columns are the rows of `to`. */
-static void multiply_turned(const float *a, int64_t a_step, int64_t rows, panels b, int64_t n, float *to, int64_t to_row,
-                            int64_t columns, bool add) {
+/* to[r][lane] (+)= sum over n of a[r] b. */
+static void multiply(factor a, int64_t rows, panels b, int64_t n, float *to, int64_t to_row, int64_t columns, bool add) {
   const int64_t count = (columns + 15) / 16;
-  const wr_gemm g = {.a = a,
-                     .a_row = 1,
-                     .a_step = a_step,
+  const wr_gemm g = {.a = a.at,
+                     .a_row = a.row,
+                     .a_step = a.step,
                      .b = b.at,
                      .b_step = b.step,
                      .b_panel = b.panel,
@@ -169,7 +153,8 @@ static void forward_strip(const wr_call *c, int64_t b0, int64_t h, const strip *
   const bool begins = s->least >= s->k0;
   k.at += s->lo / 16 * k.panel;
   v.at += s->lo * v.step;
-  multiply(wr_arg_f32(q, b0 + s->t0) + h * Dqk, step_of(q), rows, k, Dqk, scores + s->lo, LINE, s->hi - s->lo, false);
+  multiply((factor){wr_arg_f32(q, b0 + s->t0) + h * Dqk, step_of(q), 1}, rows, k, Dqk, scores + s->lo, LINE, s->hi - s->lo,
+           false);
   for (int64_t t = s->t0, r = 0; t < s->t1; t++, r++) {
     if (begins) max[r] = -INFINITY, total[r] = 0;
     const float keep = soften(p, s, wr_attn_first(p, &c->args[ATTN_FIRST], b0, t), t, scores + r * LINE, &max[r], &total[r]);
@@ -177,7 +162,8 @@ static void forward_strip(const wr_call *c, int64_t b0, int64_t h, const strip *
     for (int64_t d = 0; d < Dv && !begins && keep != 1; d += 16)
       v16_store_n(row + d, v16_mul(v16_load_n(row + d, part(Dv - d)), v16_set1(keep)), part(Dv - d));
   }
-  multiply(scores + s->lo, LINE, rows, v, keys_of(p, s), wr_arg_f32(y, b0 + s->t0) + h * Dv, step_of(y), Dv, !begins);
+  multiply((factor){scores + s->lo, LINE, 1}, rows, v, keys_of(p, s), wr_arg_f32(y, b0 + s->t0) + h * Dv, step_of(y), Dv,
+           !begins);
 }
 
 static void finish(const wr_call *c, int64_t row, int64_t h, float max, float total) {
@@ -239,8 +225,8 @@ static void backward_strip(const wr_call *c, const keys *b, int64_t h, const str
   const int64_t Dqk = q->ext[2], Dv = dy->ext[2], rows = s->t1 - s->t0, row0 = b->b0 + s->t0, columns = s->hi - s->lo;
   panels kt = b->k_turned, vt = b->v_turned, k = b->k;
   kt.at += s->lo / 16 * kt.panel, vt.at += s->lo / 16 * vt.panel, k.at += s->lo * k.step;
-  multiply(wr_arg_f32(q, row0) + h * Dqk, step_of(q), rows, kt, Dqk, prob + s->lo, LINE, columns, false);
-  multiply(wr_arg_f32(dy, row0) + h * Dv, step_of(dy), rows, vt, Dv, ds + s->lo, LINE, columns, false);
+  multiply((factor){wr_arg_f32(q, row0) + h * Dqk, step_of(q), 1}, rows, kt, Dqk, prob + s->lo, LINE, columns, false);
+  multiply((factor){wr_arg_f32(dy, row0) + h * Dv, step_of(dy), 1}, rows, vt, Dv, ds + s->lo, LINE, columns, false);
   const v16 scale = v16_set1(p->scale);
   for (int64_t t = s->t0, r = 0; t < s->t1; t++, r++) {
     const int64_t first = wr_attn_first(p, &c->args[ATTN_BWD_FIRST], b->b0, t), past = past_of(p, t);
@@ -254,7 +240,7 @@ static void backward_strip(const wr_call *c, const keys *b, int64_t h, const str
   }
   if (!dq->data) return;
   const bool add = s->least < s->k0 || (c->acc >> ATTN_BWD_DQ & 1);
-  multiply(ds + s->lo, LINE, rows, k, keys_of(p, s), wr_arg_f32(dq, row0) + h * Dqk, step_of(dq), Dqk, add);
+  multiply((factor){ds + s->lo, LINE, 1}, rows, k, keys_of(p, s), wr_arg_f32(dq, row0) + h * Dqk, step_of(dq), Dqk, add);
 }
 
 /* Keys [from, from + n) of the block take rows [t0, t1) in, whose lines begin with that of row t0. */
@@ -263,8 +249,8 @@ static void add_rows(const wr_call *c, int arg, const keys *b, int64_t from, int
   const wr_arg *to = &c->args[arg];
   if (!to->data) return;
   const int64_t D = to->ext[2];
-  multiply_turned(lines + from, LINE, n, x, rows, wr_arg_f32(to, b->b0 + b->k0 + from) + b->kv * D, step_of(to), D,
-                  add || (c->acc >> arg & 1));
+  multiply((factor){lines + from, 1, LINE}, n, x, rows, wr_arg_f32(to, b->b0 + b->k0 + from) + b->kv * D, step_of(to), D,
+           add || (c->acc >> arg & 1));
 }
 
 /* Rows [r0, r1) of head h against a block of keys. begins: nothing was added to dk and dv before, but for earlier rows. */
