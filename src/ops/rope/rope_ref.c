@@ -26,15 +26,17 @@ WR_ROW_FN(rope_table_ref) {
   const wr_rope_params *p = &((const wr_rope_table_params *)c->params)->rope;
   int64_t half = p->n_dims / 2, begin, end;
   double m = (double)p->attn_factor * (p->ext_factor == 0 ? 1 : 1 + 0.1 * log(fmax(1 / (double)p->freq_scale, 1)));
-  while (wr_take(w, 0, wr_live_rows(c, ROPE_TABLE_POS), 1, &begin, &end))
-    for (int64_t r = begin; r < end; r++)
-      for (int64_t i = 0; i < half; i++) {
-        double fast = (double)wr_ref_int(c, ROPE_TABLE_POS, r) * pow((double)p->theta, -2.0 * (double)i / p->n_dims);
+  while (wr_take(w, 0, wr_live_rows(c, ROPE_TABLE_POS), 16, &begin, &end))
+    for (int64_t i = 0; i < half; i++) { /* rows inside: what a pair has is the same for all */
+      const double frequency = pow((double)p->theta, -2.0 * (double)i / p->n_dims), mix = yarn_mix(p, i);
+      for (int64_t r = begin; r < end; r++) {
+        double fast = (double)wr_ref_int(c, ROPE_TABLE_POS, r) * frequency;
         if (factors->data) fast /= wr_get(factors, i, 0);
-        double slow = (double)p->freq_scale * fast, angle = slow + yarn_mix(p, i) * (fast - slow);
+        double slow = (double)p->freq_scale * fast, angle = slow + mix * (fast - slow);
         wr_ref_put(c, ROPE_TABLE_TABLE, r, i, m * cos(angle));
         wr_ref_put(c, ROPE_TABLE_TABLE, r, half + i, m * sin(angle));
       }
+    }
 }
 
 WR_ROW_FN(rope_ref) {
