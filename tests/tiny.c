@@ -262,6 +262,7 @@ static void packed_checkpoints_go_with_them(void) {
   CHECK(save_as_run(LLAMA, run, false, false) > 0);
   CHECK(logits_of(run, false, 0, o.tokens, 64, a));
   const int before = packed_files();
+  CHECK(before > 0);
   snprintf(path, sizeof path, "%s/checkpoints/step-1/model.gguf", run);
   CHECK_EQ_INT(unlink(path), 0);
   snprintf(run, sizeof run, "%s/second", make_scratch());
