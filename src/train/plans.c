@@ -12,8 +12,8 @@
 static const char *moved_by(const char *op) {
   static const struct {
     const char *op, *what;
-  } names[] = {{"embed", "gather"},   {"gather", "gather"},  {"copy", "cast"},
-               {"matmul_dx", "pack"}, {"matmul_dw", "pack"}, {"matmul", "pack"}};
+  } names[] = {{"embed", "gather"},   {"gather", "gather"},      {"copy", "cast"},      {"matmul_dx", "pack"},
+               {"matmul_dw", "pack"}, {"head_xent_bwd", "pack"}, {"attention", "pack"}, {"attention_bwd", "pack"}};
   for (size_t i = 0; i < WR_ARRAY_LEN(names); i++)
     if (wr_is(names[i].op, op)) return names[i].what;
   return op;

@@ -152,6 +152,20 @@ static double pairs(const wr_attention_params *p) {
   return W * (W + 1) / 2 + (T - W) * W;
 }
 
+/* What the fast rows of the training form pack: rows become panels always, as they lie only where a head is no whole ones. */
+static double packed_width(int64_t turned, int64_t plain) {
+  return (double)turned + (double)(plain % WR_PACK_ROWS ? plain : 0);
+}
+static bool packs(const wr_attention_params *p, const wr_arg *k) { return k->dtype == WR_F32 && p->softcap == 0; }
+
+/* Keys up to the end of each block of rows, or rows from each block of keys on. */
+static double packed_rows(const wr_attention_params *p, int64_t block, bool of_keys) {
+  double n = 0;
+  for (int64_t at = 0; at < p->T; at += block)
+    n += (double)(p->bidirectional ? p->T : of_keys ? p->T - at : WR_MIN(at + block, p->T));
+  return n;
+}
+
 static void attention_cost(const wr_call *c, wr_cost *out) {
   const wr_attention_params *p = c->params;
   wr_call view;
@@ -159,6 +173,10 @@ static void attention_cost(const wr_call *c, wr_cost *out) {
   c = wr_attn_apart(c, &view);
   out->flop =
       2 * (double)p->B * pairs(p) * (double)c->args[ATTN_Q].ext[1] * (double)(c->args[ATTN_Q].ext[2] + c->args[ATTN_V].ext[2]);
+  const wr_arg *k = &c->args[ATTN_K];
+  if (packs(p, k))
+    out->copy_bytes = sizeof(float) * (double)(p->B * k->ext[1]) * packed_rows(p, WR_ATTN_ROWS, false) *
+                      packed_width(k->ext[2], c->args[ATTN_V].ext[2]);
 }
 
 static void attention_bwd_cost(const wr_call *c, wr_cost *out) {
@@ -168,6 +186,12 @@ static void attention_bwd_cost(const wr_call *c, wr_cost *out) {
   c = wr_attn_bwd_apart(c, &view);
   out->flop = 2 * (double)p->B * pairs(p) * (double)c->args[ATTN_BWD_Q].ext[1] *
               (double)(3 * c->args[ATTN_BWD_Q].ext[2] + 2 * c->args[ATTN_BWD_V].ext[2]);
+  const wr_arg *q = &c->args[ATTN_BWD_Q], *k = &c->args[ATTN_BWD_K];
+  const int64_t Dqk = k->ext[2], Dv = c->args[ATTN_BWD_V].ext[2];
+  if (packs(p, k)) /* k and v turned, k as it lies; q and dy as they lie, for each block of keys again */
+    out->copy_bytes = sizeof(float) * (double)p->B *
+                      ((double)(k->ext[1] * p->T) * packed_width(Dqk + Dv, Dqk) +
+                       (double)q->ext[1] * packed_rows(p, WR_ATTN_KEYS, true) * (packed_width(0, Dqk) + packed_width(0, Dv)));
 }
 
 static void attention_print(const void *params, wr_str *s) {
