@@ -133,4 +133,26 @@ static void what_f16_cannot_hold(void) {
   CHECK_EQ_INT(weir_convert(path, target("bf16.gguf"), &(weir_convert_options){.type = "bf16"}, NULL), WEIR_OK);
 }
 
-TEST_MAIN("convert", TEST(values_and_metadata), TEST(refuses), TEST(what_f16_cannot_hold))
+/* Integers are no weights: they are copied as they are, or refused. */
+static void integers_stay_integers(void) {
+  char path[160];
+  snprintf(path, sizeof path, "%s", target("integers.gguf"));
+  const int32_t values[4] = {1, -70000, 1 << 30 | 1, 3};
+  wr_gguf_writer *w;
+  wr_gguf *g;
+  REQUIRE(wr_gguf_writer_open(path, 0, &w) == WEIR_OK);
+  wr_gguf_put_tensor(w, "ids.weight", WR_GGUF_I32, 2, (const uint64_t[]){2, 2});
+  wr_gguf_write(w, values, sizeof values);
+  CHECK_EQ_INT(wr_gguf_writer_finish(w), WEIR_OK);
+  wr_gguf_writer_close(w);
+  CHECK_EQ_INT(weir_convert(path, target("bf16-ids.gguf"), &(weir_convert_options){.type = "bf16"}, NULL), WEIR_EUNSUPPORTED);
+  CHECK_HAS(weir_last_error(), "ids.weight");
+  CHECK_HAS(weir_last_error(), "I32");
+  CHECK(access(target("bf16-ids.gguf"), F_OK) != 0);
+  CHECK_EQ_INT(weir_convert(path, target("ids.gguf"), NULL, NULL), WEIR_OK);
+  REQUIRE(wr_gguf_open(target("ids.gguf"), NULL, &g) == WEIR_OK);
+  CHECK(memcmp(wr_gguf_tensor_at(g, 0)->data, values, sizeof values) == 0);
+  wr_gguf_close(g);
+}
+
+TEST_MAIN("convert", TEST(values_and_metadata), TEST(refuses), TEST(what_f16_cannot_hold), TEST(integers_stay_integers))

@@ -34,14 +34,6 @@ static const wr_gguf_type_info *type_of(const converting *c, const wr_gguf_tenso
   return matrix ? c->want : wr_gguf_type_find(WR_GGUF_F32);
 }
 
-static wr_dtype dtype_of(const wr_gguf_type_info *t) {
-  char name[16];
-  snprintf(name, sizeof name, "%s", t->name);
-  for (char *p = name; *p; p++)
-    if (*p >= 'A' && *p <= 'Z') *p = (char)(*p + 'a' - 'A');
-  return (wr_dtype)wr_dtype_find(name);
-}
-
 static weir_status report(converting *c, uint64_t bytes) {
   c->done += bytes;
   if (c->o->progress && c->o->progress(c->o->user, (double)c->done / (double)WR_MAX(c->total, (uint64_t)1)))
@@ -71,7 +63,7 @@ static weir_status too_large(const converting *c, const wr_gguf_tensor *t, const
 static weir_status convert_tensor(converting *c, const wr_gguf_tensor *t) {
   const wr_gguf_type_info *to = type_of(c, t);
   if (to == t->type) return copy_tensor(c, t);
-  const wr_dtype_info *from = &wr_dtypes[dtype_of(t->type)], *into = &wr_dtypes[dtype_of(to)];
+  const wr_dtype_info *from = &wr_dtypes[wr_weight_dtype(t->type)], *into = &wr_dtypes[wr_weight_dtype(to)];
   const uint64_t step = PIECE_ELEMS / (uint64_t)from->block * (uint64_t)from->block;
   for (uint64_t at = 0; at < t->n_elems; at += step) { /* blocks lie one after another, whatever the rows */
     const size_t n = (size_t)WR_MIN(step, t->n_elems - at);
@@ -101,10 +93,10 @@ static weir_status write_all(converting *c, weir_convert_result *r) {
   for (size_t i = 0; i < wr_gguf_n_tensors(c->in); i++) {
     const wr_gguf_tensor *t = wr_gguf_tensor_at(c->in, i);
     const wr_gguf_type_info *to = type_of(c, t);
-    const int dtype = to == t->type ? 0 : (int)dtype_of(t->type);
-    if (dtype < 0 || !wr_dtypes[dtype].to_float)
-      return wr_fail(WEIR_EUNSUPPORTED, "%s: tensor %s is of type %s, which weir cannot decode", wr_gguf_path(c->in), t->name,
-                     t->type->name);
+    if (to != t->type && wr_weight_dtype(t->type) < 0)
+      return wr_fail(WEIR_EUNSUPPORTED,
+                     "%s: tensor %s is of type %s, which cannot be converted; without --type each tensor stays as it is",
+                     wr_gguf_path(c->in), t->name, t->type->name);
     WR_TRY(wr_gguf_put_tensor(c->out, t->name, (wr_gguf_type)to->number, t->n_dims, t->dim));
     c->total += t->bytes;
     r->parameters += t->n_elems;

@@ -113,6 +113,7 @@ typedef struct wr_model {
 weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out);
 void wr_model_close(wr_model *m);                                                /* NULL allowed */
 const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id); /* layer -1: the model's own. NULL: absent */
+int wr_weight_dtype(const wr_gguf_type_info *t);                                 /* of weights of a file's type. -1: not computed with */
 bool wr_weight_is_looked_up(const wr_model *m, const wr_weight *w);              /* a table of which a token takes one row */
 
 /* ---- the packed file: pack.c */

@@ -55,12 +55,19 @@ static void tensor_name(const tensor_row *row, int layer, char out[WR_GGUF_MAX_N
     snprintf(out, WR_GGUF_MAX_NAME + 1, "blk.%d.%s.%s", layer, row->name, end);
 }
 
-static weir_status find_dtype(const wr_model *m, const wr_gguf_tensor *t, wr_dtype *out) {
+int wr_weight_dtype(const wr_gguf_type_info *t) {
   for (int i = 0; i < WR_DTYPE_COUNT; i++) {
     const wr_dtype_info *info = &wr_dtypes[i];
-    if (strcasecmp(info->name, t->type->name) != 0 || info->kind == WR_INT || i == WR_F64) continue;
-    if ((uint32_t)info->block != t->type->block_elems || (uint32_t)info->block_bytes != t->type->block_bytes) break;
-    *out = (wr_dtype)i;
+    if (strcasecmp(info->name, t->name) != 0 || info->kind == WR_INT || i == WR_F64) continue;
+    return (uint32_t)info->block == t->block_elems && (uint32_t)info->block_bytes == t->block_bytes ? i : -1;
+  }
+  return -1;
+}
+
+static weir_status find_dtype(const wr_model *m, const wr_gguf_tensor *t, wr_dtype *out) {
+  const int dtype = wr_weight_dtype(t->type);
+  if (dtype >= 0) {
+    *out = (wr_dtype)dtype;
     return WEIR_OK;
   }
   return wr_fail(WEIR_EUNSUPPORTED, "%s: tensor %s is of type %s, which weir does not compute with", wr_gguf_path(m->gguf),
