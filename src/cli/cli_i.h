@@ -60,6 +60,8 @@ weir_status wr_open_model(const wr_options *o, const char *path, weir_context **
 void wr_close_model(weir_context *ctx, weir_model *m);
 weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **out);
 
+void wr_print_kernels(const weir_model *m); /* --why: which were chosen, on stderr */
+
 int wr_bench_data(const wr_options *o); /* bench_data.c */
 
 /* Ctrl-C, SIGTERM and SIGHUP make the session stop; a second one ends the process at once. wr_interrupted: 0, or 128 and its number. */
@@ -67,6 +69,7 @@ typedef void (*wr_stop_fn)(void *what);
 void wr_on_signal(wr_stop_fn stop, void *what); /* stop(what), from the handler; NULL: nothing runs any more */
 void wr_on_broken_pipe(void);                   /* also when nobody reads what is printed: for work that is worth saving */
 void wr_stop_on_signal(weir_session *s);        /* the same for a session; NULL: no session any more */
+void wr_stop_by_progress(void *what);           /* a stop for work whose progress function returns wr_interrupted() */
 int wr_interrupted(void);
 
 bool wr_terminal(FILE *f);
@@ -78,8 +81,9 @@ void wr_progress(const wr_options *o, const char *what, double done);
 void wr_size(char out[16], double bytes);                                   /* "98.4 MB", powers of 1000 */
 void wr_duration(char out[24], double seconds);                             /* "9.5 s", "4 min 05 s", "2 h 07 min" */
 void wr_bar(char *out, size_t cells, double share);                         /* UTF-8 blocks; out holds 3 bytes a cell and a NUL */
-/* All of a stream or file, at most `most` bytes. NULL: a sentence was printed. The caller frees. */
-char *wr_read_all(const wr_options *o, FILE *f, const char *name, size_t most, size_t *n);
+/* All of a file, or of standard input (path NULL; on a terminal `what` is asked for, unless NULL), at most `most` bytes.
+ * NULL: a sentence was printed. The caller frees. */
+char *wr_read_all(const wr_options *o, const char *path, const char *what, size_t most, size_t *n);
 /* Ids separated by commas and white space. false: a sentence was printed. *ids: free(). */
 bool wr_parse_ids(const wr_options *o, const char *text, size_t len, weir_token **ids, size_t *n);
 

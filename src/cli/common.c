@@ -53,11 +53,20 @@ weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **o
   return weir_session_open(m, &options, out);
 }
 
+void wr_print_kernels(const weir_model *m) {
+  const size_t n = weir_model_why(m, NULL, 0);
+  char *text = malloc(n + 1);
+  if (!text) return;
+  weir_model_why(m, text, n + 1);
+  fprintf(stderr, "\nkernels of one token, and why not the better ones:\n%s", text);
+  free(text);
+}
+
 /* ---- signals */
 
 static _Atomic(wr_stop_fn) stop_running;
 static _Atomic(void *) running;
-static volatile sig_atomic_t seen_signal;
+static _Atomic int seen_signal; /* also read by threads that report progress */
 
 static void on_signal(int number) {
   if (number == SIGPIPE) signal(SIGPIPE, SIG_IGN); /* all that is written after the first one would raise it again */
@@ -85,6 +94,8 @@ void wr_on_signal(wr_stop_fn stop, void *what) {
 }
 
 void wr_on_broken_pipe(void) { handle(SIGPIPE, on_signal); }
+
+void wr_stop_by_progress(void *what) { (void)what; }
 
 static void stop_session(void *s) { weir_stop(s); }
 void wr_stop_on_signal(weir_session *s) { wr_on_signal(s ? stop_session : NULL, s); }
@@ -156,7 +167,7 @@ void wr_duration(char out[24], double seconds) {
 
 /* ---- input */
 
-char *wr_read_all(const wr_options *o, FILE *f, const char *name, size_t most, size_t *n) {
+static char *read_stream(const wr_options *o, FILE *f, const char *name, size_t most, size_t *n) {
   size_t cap = 1 << 16, len = 0;
   char *text = malloc(cap);
   while (text) {
@@ -175,11 +186,23 @@ char *wr_read_all(const wr_options *o, FILE *f, const char *name, size_t most, s
   if (!text)
     fprintf(stderr, "weir %s: %s: no memory to read it\n", o->command, name);
   else if (ferror(f))
-    fprintf(stderr, "weir %s: %s: %s\n", o->command, name, strerror(errno));
+    wr_failed_file(o, name, errno);
   else
     fprintf(stderr, "weir %s: %s: longer than %zu bytes\n", o->command, name, most);
   free(text);
   return NULL;
+}
+
+char *wr_read_all(const wr_options *o, const char *path, const char *what, size_t most, size_t *n) {
+  FILE *f = path ? fopen(path, "rb") : stdin;
+  if (!f) {
+    wr_failed_file(o, path, errno);
+    return NULL;
+  }
+  if (!path && what && wr_terminal(stdin)) fprintf(stderr, "(%s, then Ctrl-D)\n", what);
+  char *text = read_stream(o, f, path ? path : "standard input", most, n);
+  if (path) fclose(f);
+  return text;
 }
 
 bool wr_parse_ids(const wr_options *o, const char *text, size_t len, weir_token **ids, size_t *n) {

@@ -3,15 +3,9 @@
 
 #include "cli_i.h"
 
-static _Atomic int stopped;
-static void stop_convert(void *what) {
-  (void)what;
-  stopped = 1;
-}
-
 static int show_progress(void *user, double done) {
   wr_progress(user, "converting", fmin(done, 0.999));
-  return stopped;
+  return wr_interrupted();
 }
 
 int wr_cmd_convert(const wr_options *o) {
@@ -19,7 +13,7 @@ int wr_cmd_convert(const wr_options *o) {
   const weir_convert_options options = {
       .type = o->type, .force = o->force, .progress = show_progress, .user = (void *)(uintptr_t)o};
   weir_convert_result r;
-  wr_on_signal(stop_convert, NULL);
+  wr_on_signal(wr_stop_by_progress, NULL);
   const weir_status s = weir_convert(o->args[0], o->out, &options, &r);
   wr_on_signal(NULL, NULL);
   wr_progress(o, "", 1);

@@ -7,12 +7,6 @@
 
 typedef unsigned long long ull;
 
-static _Atomic int stopped;
-static void stop_build(void *what) {
-  (void)what;
-  stopped = 1;
-}
-
 static int show_progress(void *user, const weir_data_progress *p) {
   char what[96], size[16];
   wr_size(size, (double)p->bytes);
@@ -22,7 +16,7 @@ static int show_progress(void *user, const weir_data_progress *p) {
   else
     snprintf(what, sizeof what, "%s", size);
   wr_progress(user, what, fmin(p->done, 0.999));
-  return stopped;
+  return wr_interrupted();
 }
 
 /* "0.01" or "1%", 0 to 1. NaN: neither. */
@@ -134,7 +128,7 @@ static int build(const wr_options *o) {
   weir_status s = weir_tokenizer_open(o->tokenizer, &t);
   if (s != WEIR_OK) return wr_failed(o, s);
   static weir_data_build_report report;
-  wr_on_signal(stop_build, NULL);
+  wr_on_signal(wr_stop_by_progress, NULL);
   s = weir_data_build(t, (const char *const *)(o->args + 1), (size_t)o->n_args - 1, o->out, &options, &report);
   wr_on_signal(NULL, NULL);
   wr_progress(o, "", -1);
@@ -246,7 +240,7 @@ static int read_through(const wr_options *o, bool stats) {
   if (o->n_args != 2) return wr_usage(o, "%s: one folder of shards", o->args[0]);
   static weir_data_info info;
   void *user = (void *)(uintptr_t)o;
-  wr_on_signal(stop_build, NULL);
+  wr_on_signal(wr_stop_by_progress, NULL);
   const weir_status s =
       stats ? weir_data_stats(o->args[1], show_progress, user, &info) : weir_data_check(o->args[1], show_progress, user, &info);
   wr_on_signal(NULL, NULL);

@@ -1,5 +1,4 @@
 /* weir eval: perplexity of a model over a text, by llama-perplexity's scheme or with a sliding window, and which of them it was. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,12 +6,6 @@
 #include "cli_i.h"
 
 enum { MAX_TEXT_BYTES = 1 << 30 };
-
-static _Atomic int stopped;
-static void stop_eval(void *what) {
-  (void)what;
-  stopped = 1;
-}
 
 typedef struct watch {
   const wr_options *o;
@@ -23,27 +16,19 @@ typedef struct watch {
 static int show_progress(void *user, const weir_eval_report *r) {
   watch *w = user;
   w->last = *r;
-  if (r->done < 1 && r->seconds - w->shown_seconds < 0.1) return stopped;
+  if (r->done < 1 && r->seconds - w->shown_seconds < 0.1) return wr_interrupted();
   w->shown_seconds = r->seconds;
   char text[96] = "";
   if (r->tokens)
     snprintf(text, sizeof text, "perplexity %.4f +/- %.4f after %llu tokens", r->perplexity, r->perplexity * r->nll_error,
              (unsigned long long)r->tokens);
   wr_progress(w->o, text, fmin(r->done, 0.999));
-  return stopped;
+  return wr_interrupted();
 }
 
 /* The whole text; NULL: a sentence was printed. One newline at its end is left out, as llama-perplexity does. The caller frees. */
 static char *read_text(const wr_options *o, size_t *n) {
-  const bool in = strcmp(o->eval_data, "-") == 0;
-  FILE *f = in ? stdin : fopen(o->eval_data, "rb");
-  if (!f) {
-    fprintf(stderr, "weir eval: %s: %s\n", o->eval_data, strerror(errno));
-    return NULL;
-  }
-  if (in && wr_terminal(stdin)) fprintf(stderr, "(the text, then Ctrl-D)\n");
-  char *text = wr_read_all(o, f, in ? "standard input" : o->eval_data, MAX_TEXT_BYTES, n);
-  if (!in) fclose(f);
+  char *text = wr_read_all(o, strcmp(o->eval_data, "-") == 0 ? NULL : o->eval_data, "the text", MAX_TEXT_BYTES, n);
   if (text && *n && text[*n - 1] == '\n') --*n;
   return text;
 }
@@ -91,15 +76,6 @@ static void print_result(const weir_eval_report *r) {
   fprintf(stderr, "%s, %.1f tokens/s\n", took, (double)r->windows * (double)(r->context_tok - 1) / r->seconds);
 }
 
-static void print_kernels(const weir_model *m) {
-  const size_t n = weir_model_why(m, NULL, 0);
-  char *text = malloc(n + 1);
-  if (!text) return;
-  weir_model_why(m, text, n + 1);
-  fprintf(stderr, "\nkernels of one token, and why not the better ones:\n%s", text);
-  free(text);
-}
-
 static int run(const wr_options *o, const char *text, size_t n) {
   weir_context *ctx;
   weir_model *m;
@@ -109,7 +85,7 @@ static int run(const wr_options *o, const char *text, size_t n) {
   const weir_eval_options options = {
       .context_tok = o->eval_ctx, .stride_tok = o->stride, .kv = o->kv_type, .progress = show_progress, .user = &w};
   weir_eval_report r;
-  wr_on_signal(stop_eval, NULL);
+  wr_on_signal(wr_stop_by_progress, NULL);
   s = weir_eval(m, text, n, &options, &r);
   wr_on_signal(NULL, NULL);
   wr_progress(o, "", 1);
@@ -126,7 +102,7 @@ static int run(const wr_options *o, const char *text, size_t n) {
       print_result(&r);
     code = wr_done(o);
   }
-  if (s == WEIR_OK && o->why) print_kernels(m);
+  if (s == WEIR_OK && o->why) wr_print_kernels(m);
   wr_close_model(ctx, m);
   return code;
 }

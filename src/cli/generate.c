@@ -1,5 +1,4 @@
 /* weir generate: a prompt in, an answer out as it grows, and on stderr how fast it was, what bounded it, and which share of the bound it reached. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,14 +22,7 @@ static int read_prompt(const wr_options *o, char **held, const char **text, size
     *n = strlen(o->prompt);
     return 0;
   }
-  FILE *f = o->prompt_file ? fopen(o->prompt_file, "rb") : stdin;
-  if (!f) {
-    fprintf(stderr, "weir generate: %s: %s\n", o->prompt_file, strerror(errno));
-    return 1;
-  }
-  if (!o->prompt_file && wr_terminal(stdin)) fprintf(stderr, "(the prompt, then Ctrl-D)\n");
-  *held = wr_read_all(o, f, o->prompt_file ? o->prompt_file : "standard input", MAX_PROMPT_BYTES, n);
-  if (o->prompt_file) fclose(f);
+  *held = wr_read_all(o, o->prompt_file, "the prompt", MAX_PROMPT_BYTES, n);
   *text = *held;
   return *held ? 0 : 1;
 }
@@ -141,18 +133,14 @@ static void print_why(const weir_model *m, const weir_result *r) {
   char layout[512];
   weir_escape(info.layout, strlen(info.layout), layout, sizeof layout);
   fprintf(stderr, "\nweights: %s\n", layout);
-  for (int part = 0; part < 2; part++) {
-    if (part == 0 && !r->profile) continue;
-    const size_t n = part == 0 ? weir_profile_print(r->profile, NULL, 0) : weir_model_why(m, NULL, 0);
-    char *text = malloc(n + 1);
-    if (!text) continue;
-    if (part == 0)
-      weir_profile_print(r->profile, text, n + 1);
-    else
-      weir_model_why(m, text, n + 1);
-    fprintf(stderr, part == 0 ? "\n%s" : "\nkernels of one token, and why not the better ones:\n%s", text);
-    free(text);
+  const size_t n = r->profile ? weir_profile_print(r->profile, NULL, 0) : 0;
+  char *text = n ? malloc(n + 1) : NULL;
+  if (text) {
+    weir_profile_print(r->profile, text, n + 1);
+    fprintf(stderr, "\n%s", text);
   }
+  free(text);
+  wr_print_kernels(m);
 }
 
 int wr_cmd_generate(const wr_options *o) {

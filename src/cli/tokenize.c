@@ -61,7 +61,7 @@ int wr_cmd_tokenize(const wr_options *o) {
   if (s != WEIR_OK) return wr_failed(o, s);
   size_t n = 0, n_ids = 0;
   weir_token *ids = NULL;
-  char *text = wr_read_all(o, stdin, "standard input", MAX_TEXT_BYTES, &n);
+  char *text = wr_read_all(o, NULL, NULL, MAX_TEXT_BYTES, &n);
   int code = text ? 0 : 1;
   if (text && o->decode && !wr_parse_ids(o, text, n, &ids, &n_ids)) code = 2;
   if (!code) {

@@ -7,12 +7,6 @@
 
 typedef unsigned long long ull;
 
-static _Atomic int stopped;
-static void stop(void *what) {
-  (void)what;
-  stopped = 1;
-}
-
 static int show_progress(void *user, const weir_tokenizer_progress *p) {
   char what[96], size[16];
   wr_size(size, (double)p->bytes);
@@ -21,7 +15,7 @@ static int show_progress(void *user, const weir_tokenizer_progress *p) {
   else
     snprintf(what, sizeof what, "%s of text, %.1f MB/s", size, p->seconds > 0 ? (double)p->bytes * 1e-6 / p->seconds : 0);
   wr_progress(user, what, fmin(p->done, 0.999));
-  return stopped;
+  return wr_interrupted();
 }
 
 static void json_report(const weir_tokenizer_train_report *r, const char *out) {
@@ -82,7 +76,7 @@ int wr_cmd_tokenizer(const wr_options *o) {
     return wr_usage(o, "--out wants a name that ends in .json or .gguf, not '%s'", o->out);
   weir_tokenizer *t = NULL;
   weir_tokenizer_train_report report;
-  wr_on_signal(stop, NULL);
+  wr_on_signal(wr_stop_by_progress, NULL);
   weir_status s = weir_tokenizer_train((const char *const *)(o->args + 1), (size_t)o->n_args - 1, &options, &report, &t);
   wr_on_signal(NULL, NULL);
   wr_progress(o, "", -1);

@@ -11,7 +11,6 @@ static int open_progress(void *user, const char *what, double done) {
   return wr_interrupted();
 }
 
-static void nothing(void *what) { (void)what; } /* while a trainer is being opened: open_progress sees the signal */
 static void stop_trainer(void *t) { weir_trainer_stop(t); }
 
 /* "PATH=SHARE" or a path. The part before '=' is copied; free *held. */
@@ -88,7 +87,7 @@ int wr_cmd_train(const wr_options *o) {
     options.trace = o->trace != NULL;
     options.progress = open_progress;
     options.user = (void *)(uintptr_t)o;
-    wr_on_signal(nothing, NULL);
+    wr_on_signal(wr_stop_by_progress, NULL);
     weir_status s = wr_open_context(o, &ctx);
     if (s == WEIR_OK) s = weir_trainer_open(ctx, o->dry_run ? NULL : o->out, &options, &t);
     wr_progress(o, "", 1);
@@ -99,7 +98,7 @@ int wr_cmd_train(const wr_options *o) {
     wr_on_broken_pipe();
     if (wr_interrupted()) weir_trainer_stop(t); /* a signal between the last look and here */
     code = train(o, t);
-    wr_on_signal(nothing, NULL);
+    wr_on_signal(wr_stop_by_progress, NULL);
   }
   weir_trainer_close(t);
   weir_context_close(ctx);
