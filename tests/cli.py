@@ -431,8 +431,10 @@ def words():
 
 
 def helps():
-    commands = ("generate", "tokenize", "logits", "eval", "inspect", "plan", "bench", "devices", "cache", "completion")
     listed = run("--help")
+    commands = re.findall(r"^  (\w+)", listed.out.decode(), re.M)
+    check({"generate", "tokenize", "logits", "eval", "inspect", "convert", "plan", "bench", "devices", "cache", "data", "tokenizer", "train", "report",
+           "completion"} <= set(commands), "--help lists %s" % commands)
     for c in commands:
         r = run(c, "--help")
         check(r.rc == 0 and not r.err and b"examples:\n  " in r.out and b"usage: weir " + c.encode() in r.out, "%r" % r)

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import harness
-from harness import SAN, TMP, check, refused, run
+from harness import SAN, TMP, WEIR, check, refused, run
 
 VOID = ("meta", "input", "path", "polyline", "polygon", "br", "img")
 EVIL = "</p><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & \u202e\u0000\x1b[31m 🙂世é\n"
@@ -117,7 +117,6 @@ def everything():
 
 def hostile():
     """nothing from a file becomes markup"""
-    odd = {EVIL: EVIL, "nested": {EVIL: {EVIL: [EVIL]}}}
     key = EVIL.replace("\u0000", "")
     odd = {key: EVIL, "nested": {key: {key: [EVIL]}}}
     metrics = [{"run": odd}, {"memory": [{"what": EVIL, "planned": 1e6, "measured": 2e6}, {"what": 5}, 7]}, {"event": EVIL, "step": 1, "text": EVIL},
@@ -140,7 +139,7 @@ def torn():
     page(folder("one", good[:1]))
     page(folder("none", []))
     refused(run("report", TMP + "/nowhere"), 1, "metrics.jsonl")
-    refused(run("report", WEIR_FILE), 1, "metrics.jsonl")
+    refused(run("report", WEIR), 1, "metrics.jsonl")
     r = run("report", TMP + "/one", "--json")
     check((r.json() or {}).get("report") == TMP + "/one/report.html", "%r" % r)
 
@@ -165,5 +164,4 @@ def thinned():
     check(shown[0] == 1 and shown[-1] == 101 and len(shown) <= 17 and shown == sorted(shown), "samples from first to last: %s" % shown)
 
 
-WEIR_FILE = harness.WEIR
 harness.main("report", (everything, hostile, torn, thinned))

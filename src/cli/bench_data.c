@@ -208,9 +208,7 @@ int wr_bench_data(const wr_options *given) {
   const char *tmp = getenv("TMPDIR");
   char root[4096], text[4200], folder[4200];
   snprintf(root, sizeof root, "%s/weir-bench-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-  if (!mkdtemp(root)) {
-    return wr_failed_file(&o, root, errno);
-  }
+  if (!mkdtemp(root)) { return wr_failed_file(&o, root, errno); }
   snprintf(text, sizeof text, "%s/text.txt", root);
   snprintf(folder, sizeof folder, "%s/shards", root);
   int code;

@@ -73,13 +73,36 @@ static const char *shown_name(const option_row *r) {
 
 /* ---- help */
 
+/* Words from column `at` on, in lines of HELP_COLUMNS; returns where it ended. */
+static size_t help_words(FILE *to, const char *text, size_t at) {
+  enum { HELP_COLUMNS = 120, INDENT = 31 };
+  while (*text) {
+    const size_t n = strcspn(text, " ");
+    if (at > INDENT && at + 1 + n > HELP_COLUMNS) {
+      fprintf(to, "\n%*s", INDENT, "");
+      at = INDENT;
+    } else if (at > INDENT) {
+      fputc(' ', to);
+      at++;
+    }
+    fwrite(text, 1, n, to);
+    at += n;
+    text += n + (text[n] == ' ');
+  }
+  return at;
+}
+
 static void help_option(FILE *to, const option_row *r) {
   char left[96];
   const int n = r->short_name ? snprintf(left, sizeof left, "-%c, --%s", r->short_name, shown_name(r))
                               : snprintf(left, sizeof left, "    --%s", shown_name(r));
   if (r->metavar) snprintf(left + n, sizeof left - (size_t)n, " %s", r->metavar);
-  fprintf(to, "  %-28s %s%*s%s", left, strlen(left) > 28 ? "\n" : "", strlen(left) > 28 ? 31 : 0, "", r->help);
-  fprintf(to, r->def && r->def[0] && strcmp(r->def, "0") != 0 ? " (%s)\n" : "\n", r->def);
+  fprintf(to, "  %-28s %s%*s", left, strlen(left) > 28 ? "\n" : "", strlen(left) > 28 ? 31 : 0, "");
+  const size_t at = help_words(to, r->help, 31);
+  char def[64] = "";
+  if (r->def && r->def[0] && strcmp(r->def, "0") != 0) snprintf(def, sizeof def, "(%s)", r->def);
+  help_words(to, def, at);
+  fputc('\n', to);
 }
 
 static void help_command(FILE *to, enum wr_command id) {
@@ -100,7 +123,9 @@ static void help_command(FILE *to, enum wr_command id) {
 }
 
 void wr_help_all(FILE *to) {
-  fprintf(to, "weir %s: trains and runs language models on this machine, and says how close to its limit\n\nusage: weir COMMAND ...\n\n",
+  fprintf(to,
+          "weir %s: trains and runs language models on this machine, and says how close to its limit\n\nusage: weir COMMAND "
+          "...\n\n",
           weir_version());
   for (int i = 0; i < WR_CMD_COUNT; i++) fprintf(to, "  %-11s %s\n", commands[i].name, commands[i].summary);
   fprintf(to, "\n'weir COMMAND --help' has each command's options and examples; 'weir completion man' prints the manual page.\n"
@@ -421,9 +446,11 @@ static void man_option(const option_row *r) {
 static void man_page(void) {
   printf(".TH WEIR 1 \"\" \"weir %s\" \"User Commands\"\n.SH NAME\nweir \\- train and run language models at the speed of the "
          "machine\n.SH SYNOPSIS\n"
-         ".B weir\n.I COMMAND\n.RI [ options ]\n.SH DESCRIPTION\nweir trains generative language models and runs them (GGUF files, or the folder of a run) on this "
+         ".B weir\n.I COMMAND\n.RI [ options ]\n.SH DESCRIPTION\nweir trains generative language models and runs them (GGUF "
+         "files, or the folder of a run) on this "
          "machine, and says after each "
-         "answer and each training how fast that was, what bounded it, and which share of the bound it reached. Results go to standard output, "
+         "answer and each training how fast that was, what bounded it, and which share of the bound it reached. Results go to "
+         "standard output, "
          "everything else to standard "
          "error.\n.SH COMMANDS\n",
          weir_version());

@@ -41,9 +41,7 @@ int wr_trace_open(const wr_options *o, wr_trace *t) {
   *t = (wr_trace){.left = SKIPPED + TRACED};
   if (!o->trace) return 0;
   t->f = fopen(o->trace, "wb");
-  if (!t->f) {
-    return wr_failed_file(o, o->trace, errno);
-  }
+  if (!t->f) { return wr_failed_file(o, o->trace, errno); }
   wr_json_begin(&t->json, t->f);
   wr_json_object(&t->json);
   wr_json_string(&t->json, "displayTimeUnit", "ms");
