@@ -191,6 +191,7 @@ def whole_run():
     check(more.rc == 0 and len(lines(out)) == 64 and b"goes on after step 60" in more.err, "made longer: %r" % more)
     other = run("train", "--data", SMALL, "--out", out, "--steps", "70", "--width", "64")
     refused(other, 2, "width")
+    refused(run("train", "--out", out, "--lr", "1e-3"), 2, "says lr 0.003,")
     check(len(lines(out)) == 64, "a refused run changed something")
 
 

@@ -38,17 +38,17 @@ void wr_put_json_text(wr_str *s, const char *bytes, size_t n) {
   wr_str_puts(s, "\"");
 }
 
-void wr_put_json_number(wr_str *s, double x) {
-  char text[40];
-  if (!isfinite(x)) {
-    wr_str_puts(s, "null");
-    return;
-  }
+void wr_number_text(char out[32], double x) {
   for (int digits = 6;; digits = digits == 6 ? 9 : 17) {
-    snprintf(text, sizeof text, "%.*g", digits, x);
-    if (digits == 17 || strtod(text, NULL) == x) break;
+    snprintf(out, 32, "%.*g", digits, x);
+    if (digits == 17 || strtod(out, NULL) == x) return;
   }
-  wr_str_puts(s, text);
+}
+
+void wr_put_json_number(wr_str *s, double x) {
+  char text[32];
+  wr_number_text(text, x);
+  wr_str_puts(s, isfinite(x) ? text : "null");
 }
 
 static void put_figure(wr_str *s, double x) {

@@ -182,7 +182,7 @@ size_t weir_train_get(const weir_train_options *o, const char *name, char *out, 
 static weir_status take_entry(wr_settings *set, const char *path, const char *key, json_t *value, bool fixed) {
   weir_train_options *o = &set->o;
   const int i = weir_train_setting_find(key);
-  char number[64];
+  char number[32];
   const char *text = number;
   if (i < 0) return wr_fail(WEIR_EUSAGE, "%s: there is no setting '%s'", path, wr_escape(key, strlen(key)));
   if (json_is_string(value))
@@ -190,7 +190,7 @@ static weir_status take_entry(wr_settings *set, const char *path, const char *ke
   else if (json_is_integer(value))
     snprintf(number, sizeof number, "%lld", (long long)json_integer_value(value));
   else if (json_is_real(value))
-    snprintf(number, sizeof number, "%.17g", json_real_value(value));
+    wr_number_text(number, json_real_value(value));
   else
     return wr_fail(WEIR_EFORMAT, "%s: %s must be a number or a text", path, key);
   text = wr_arena_strdup(&set->arena, text);
