@@ -83,13 +83,6 @@ static int64_t doc_end(const wr_sample *s, int64_t *d, int64_t from) {
   return WR_MAX(from, (int64_t)WR_MIN(end, (uint64_t)n));
 }
 
-void wr_sample_doc_first(const wr_sample *s, int32_t *out) {
-  for (int64_t d = 0, from = 0, end; from < s->n_tok - 1; from = end) {
-    end = doc_end(s, &d, from);
-    fill_same(out + from, end - from, (int32_t)from);
-  }
-}
-
 static weir_status bad_id(const wr_sample *s, int64_t vocab) {
   return wr_fail(
       WEIR_EFORMAT,

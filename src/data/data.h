@@ -87,9 +87,6 @@ typedef struct wr_data_position {
 void wr_data_tell(const wr_data *d, wr_data_position *out);
 weir_status wr_data_seek(wr_data *d, const wr_data_position *position);
 
-/* For each of the n_tok - 1 inputs of a sample: the index in the sample at which its document begins. out [n_tok - 1]. */
-void wr_sample_doc_first(const wr_sample *s, int32_t *out);
-
 /* ---- a batch, as the training program's inputs: batch.c. The only place that touches the tokens: ids are widened from the map
  * straight into the program's tables and checked against the vocabulary. */
 typedef struct wr_batch {

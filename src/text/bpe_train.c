@@ -400,11 +400,9 @@ weir_status wr_bpe_trainer_open(const wr_bpe_options *options, wr_bpe_trainer **
 }
 
 static weir_status count_pending(wr_bpe_trainer *b) {
-  uint64_t start = wr_now_ns();
   WR_TRY(wr_count_words(&b->pretok, b->team, b->pending, b->ends, b->n_ends, &b->counts));
   b->report.bytes += b->n_pending;
   b->report.words = b->counts.total, b->report.distinct = b->counts.n;
-  b->report.count_s += (double)(wr_now_ns() - start) * 1e-9;
   b->n_pending = b->n_ends = 0;
   return WEIR_OK;
 }
@@ -429,11 +427,8 @@ weir_status wr_bpe_trainer_finish(wr_bpe_trainer *b, wr_bpe_progress *progress, 
   if (b->finished) return wr_fail(WEIR_EUSAGE, "this tokenizer was trained already");
   WR_TRY(count_pending(b));
   b->finished = true;
-  uint64_t start = wr_now_ns();
   WR_TRY(merge_all(b, progress, user));
-  WR_TRY(make_tokenizer(b, out));
-  b->report.merge_s = (double)(wr_now_ns() - start) * 1e-9;
-  return WEIR_OK;
+  return make_tokenizer(b, out);
 }
 
 void wr_bpe_trainer_get_report(const wr_bpe_trainer *b, wr_bpe_report *out) { *out = b->report; }

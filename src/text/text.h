@@ -143,7 +143,6 @@ typedef struct wr_bpe_report {
   uint64_t bytes, words, distinct; /* of text, counted so far; words of one byte and more */
   uint64_t tokens;                 /* of that text, once trained */
   int64_t vocab;
-  double count_s, merge_s;
 } wr_bpe_report;
 typedef int wr_bpe_progress(void *user, int64_t vocab, int64_t wanted); /* not 0: stop, ESTOPPED */
 
