@@ -18,28 +18,14 @@ static bool at_line(const char *text, size_t i) {
   return text[i - 1] == '\n' && letter(text[i]) && i >= 2 && text[i - 2] > ' ' && text[i - 2] < 0x7f;
 }
 
-static bool blank_after_other(wr_gguf_text k) { /* U+2581 after anything but itself */
-  static const char mark[3] = {'\xe2', '\x96', '\x81'};
-  bool other = false;
-  for (size_t i = 0; i < k.len;) {
-    const bool is = k.len - i >= 3 && memcmp(k.ptr + i, mark, 3) == 0;
-    if (is && other) return true;
-    other |= !is;
-    i += is ? 3 : 1;
-  }
-  return false;
-}
-
 wr_cutter wr_cutter_make(const wr_tokenizer *t) {
-  wr_cutter c = {true, true};
-  if (!t) return c;
+  if (!t) return (wr_cutter){true, true};
   const bool words = strncmp(wr_tokenizer_name(t), "gpt2/", 5) == 0;
-  c.line = words;
+  wr_cutter c = {.blank = words || wr_tokenizer_ends_words_at_blanks(t), .line = words};
   for (size_t id = 0; id < wr_tokenizer_size(t); id++) {
     const wr_gguf_text k = wr_token_text(t, (int32_t)id);
-    const wr_token_type type = wr_token_type_of(t, (int32_t)id);
-    if (!words && type != WR_TOKEN_USER_DEFINED && blank_after_other(k)) c.blank = false;
-    for (size_t i = 0; type == WR_TOKEN_USER_DEFINED && i < k.len; i++) {
+    const bool whole = wr_token_type_of(t, (int32_t)id) == WR_TOKEN_USER_DEFINED;
+    for (size_t i = 0; whole && i < k.len; i++) {
       if (k.ptr[i] == ' ') c.blank = false; /* also at its edges: what stands beside it is not known */
       if (k.ptr[i] == '\n') c.line = false;
       if (!words && (uint8_t)k.ptr[i] == 0xe2) c.blank = false;

@@ -83,6 +83,9 @@ wr_token_type wr_token_type_of(const wr_tokenizer *t, int32_t id); /* UNDEFINED 
 wr_gguf_text wr_token_text(const wr_tokenizer *t, int32_t id);
 int32_t wr_token_find(const wr_tokenizer *t, const char *text, size_t n); /* by spelling, of any type but BYTE; WR_NO_TOKEN */
 
+/* SentencePiece: no token that text can become has its blank after anything but blanks, so no merge crosses the beginning of one. */
+bool wr_tokenizer_ends_words_at_blanks(const wr_tokenizer *t);
+
 /* ---- storing. The canonical form is the model, the pre-tokenizer, the tokens with the types that encoding gives them, the
  * merges that can happen (or the scores), special ids and flags: two tokenizers with one hash give the same ids. */
 uint64_t wr_tokenizer_hash(const wr_tokenizer *t);

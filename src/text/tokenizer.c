@@ -569,6 +569,7 @@ static bool in_range(const wr_tokenizer *t, int32_t id) { return id >= 0 && (uin
 
 size_t wr_tokenizer_size(const wr_tokenizer *t) { return t->n; }
 const char *wr_tokenizer_name(const wr_tokenizer *t) { return t->name; }
+bool wr_tokenizer_ends_words_at_blanks(const wr_tokenizer *t) { return t->words_end_at_blanks; }
 const wr_special_ids *wr_tokenizer_special(const wr_tokenizer *t) { return &t->special; }
 bool wr_token_is_end(const wr_tokenizer *t, int32_t id) { return in_range(t, id) && t->tokens[id].ends; }
 
