@@ -353,6 +353,13 @@ static void utf8_partial(void) {
   }
 }
 
+static void json_strings(void) {
+  wr_str s = {0};
+  wr_str_json(&s, "a\"\\\n\x7f\0\xc3\xa4\xf0\x9f\x98\x80\xff\xc3", 14);
+  CHECK_STR(s.ptr, "\"a\\\"\\\\\\u000a\\u007f\\u0000\xc3\xa4\xf0\x9f\x98\x80\\ufffd\\ufffd\"");
+  wr_str_free(&s);
+}
+
 static void escapes(void) {
   CHECK_STR(wr_escape("plain \xc3\xa4\xe2\x82\xac", 11), "plain \xc3\xa4\xe2\x82\xac");
   CHECK_STR(wr_escape("\x1b[31mred\n\x7f", 10), "\\x1B[31mred\\x0A\\x7F");
@@ -654,6 +661,6 @@ static void cache_dir(void) {
 
 TEST_MAIN("base", TEST(errors), TEST(status_names), TEST(nth_allocation_fails), TEST(log_and_clock), TEST(sizes_that_wrap),
           TEST(pages), TEST(pages_under_a_limit), TEST(arena), TEST(strings), TEST(utf8_all_short_sequences),
-          TEST(utf8_partial), TEST(escapes), TEST(size_text), TEST(philox), TEST(sequential_generator), TEST(checksum),
-          TEST(map), TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic), TEST(cache_dir),
-          TEST(folders))
+          TEST(utf8_partial), TEST(json_strings), TEST(escapes), TEST(size_text), TEST(philox), TEST(sequential_generator),
+          TEST(checksum), TEST(map), TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic),
+          TEST(cache_dir), TEST(folders))

@@ -66,6 +66,7 @@ void wr_str_put(wr_str *s, const void *bytes, size_t n); /* keeps a NUL after th
 void wr_str_puts(wr_str *s, const char *z);
 void wr_str_printf(wr_str *s, const char *fmt, ...) WR_PRINTF(2, 3);
 void wr_str_escape(wr_str *s, const char *bytes, size_t n);  /* for terminals: controls and bad UTF-8 as \xNN */
+void wr_str_json(wr_str *s, const char *bytes, size_t n);    /* a JSON string, quotes included; bad UTF-8 becomes U+FFFD */
 void wr_str_clear(wr_str *s);                                /* length 0, memory kept */
 void wr_str_free(wr_str *s);
 const char *wr_escape(const char *bytes, size_t n);           /* wr_str_escape, cut at 120 chars, in a per-thread ring of 4 */

@@ -150,6 +150,25 @@ void wr_str_escape(wr_str *s, const char *bytes, size_t n) {
   }
 }
 
+void wr_str_json(wr_str *s, const char *bytes, size_t n) {
+  wr_str_puts(s, "\"");
+  for (size_t i = 0, len; i < n; i += len) {
+    const unsigned char c = (unsigned char)bytes[i];
+    const size_t valid = c < 0x80 ? 1 : wr_utf8_valid(bytes + i, WR_MIN(n - i, (size_t)4));
+    len = 1; /* of the first character */
+    while (len < valid && ((unsigned char)bytes[i + len] & 0xc0) == 0x80) len++;
+    if (c == '"' || c == '\\')
+      wr_str_printf(s, "\\%c", c);
+    else if (c < 0x20 || c == 0x7f)
+      wr_str_printf(s, "\\u%04x", c);
+    else if (valid)
+      wr_str_put(s, bytes + i, len);
+    else
+      wr_str_puts(s, "\\ufffd");
+  }
+  wr_str_puts(s, "\"");
+}
+
 #define ESCAPE_CHARS 120
 
 const char *wr_escape(const char *bytes, size_t n) {

@@ -9,21 +9,7 @@
 
 #include <strings.h>
 
-static void put_string(wr_str *o, const char *s, size_t n) {
-  wr_str_puts(o, "\"");
-  for (size_t i = 0; i < n; i++) {
-    uint8_t c = (uint8_t)s[i];
-    if (c < 0x20 || c == 0x7f)
-      wr_str_printf(o, "\\u%04x", c);
-    else if (c == '"' || c == '\\')
-      wr_str_put(o, (char[]){'\\', (char)c}, 2);
-    else
-      wr_str_put(o, &s[i], 1);
-  }
-  wr_str_puts(o, "\"");
-}
-
-static void put_token(wr_str *o, const wr_tokenizer *t, int32_t id) { put_string(o, t->tokens[id].ptr, t->tokens[id].len); }
+static void put_token(wr_str *o, const wr_tokenizer *t, int32_t id) { wr_str_json(o, t->tokens[id].ptr, t->tokens[id].len); }
 
 static const char *yes(bool b) { return b ? "true" : "false"; }
 
@@ -40,7 +26,7 @@ static void put_pre_tokenizer(wr_str *o, const char *steps) {
   wr_str_puts(o, "{\"type\":\"Sequence\",\"pretokenizers\":[");
   if (strncmp(steps, split, strlen(split)) == 0) {
     wr_str_puts(o, "{\"type\":\"Split\",\"pattern\":{\"Regex\":");
-    put_string(o, steps + strlen(split), (size_t)(last - steps) - strlen(split) - strlen("); "));
+    wr_str_json(o, steps + strlen(split), (size_t)(last - steps) - strlen(split) - strlen("); "));
     wr_str_puts(o, "},\"behavior\":\"Isolated\",\"invert\":false},");
   } else {
     wr_str_puts(o, "{\"type\":\"Digits\",\"individual_digits\":true},");
@@ -106,6 +92,7 @@ static void put_template(wr_str *o, const wr_tokenizer *t) {
 
 static weir_status put_model(wr_str *o, const wr_tokenizer *t) {
   const wr_pair_slot **pairs;
+  wr_str both = {0};
   WR_TRY(wr_pairs_sorted(t, &pairs));
   wr_str_printf(o,
                 "{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,"
@@ -119,16 +106,16 @@ static weir_status put_model(wr_str *o, const wr_tokenizer *t) {
   wr_str_puts(o, "\n    },\n    \"merges\":[");
   for (uint32_t i = 0; i < t->n_pairs; i++) {
     const wr_token *l = &t->tokens[pairs[i]->left], *r = &t->tokens[pairs[i]->right];
-    wr_str both = {0};
+    wr_str_clear(&both);
     wr_str_put(&both, l->ptr, l->len);
     wr_str_puts(&both, " ");
     wr_str_put(&both, r->ptr, r->len);
-    if (both.oom) o->oom = true;
     wr_str_puts(o, i ? ",\n      " : "\n      ");
-    put_string(o, both.oom ? "" : both.ptr, both.len);
-    wr_str_free(&both);
+    wr_str_json(o, both.ptr, both.len);
   }
   wr_str_puts(o, "\n    ]}");
+  o->oom |= both.oom;
+  wr_str_free(&both);
   wr_free(pairs);
   return WEIR_OK;
 }

@@ -74,9 +74,9 @@ void wr_text_sample(weir_trainer *t, int64_t step) {
   weir_status s = path.oom ? wr_fail_nomem(64, "a path") : generate(t, path.ptr, prompt, &r);
   if (s == WEIR_OK) {
     wr_str_printf(&line, "{\"step\": %lld, \"prompt\": ", (long long)step);
-    wr_put_json_text(&line, prompt, strlen(prompt));
+    wr_str_json(&line, prompt, strlen(prompt));
     wr_str_puts(&line, ", \"text\": ");
-    wr_put_json_text(&line, r->text, r->text_bytes);
+    wr_str_json(&line, r->text, r->text_bytes);
     wr_str_puts(&line, "}\n");
     wr_str_clear(&path);
     wr_str_printf(&path, "%s/samples.jsonl", t->folder);

@@ -15,29 +15,6 @@
 
 /* --------------------------------------------------------------------------------------------------------------------- JSON */
 
-void wr_put_json_text(wr_str *s, const char *bytes, size_t n) {
-  wr_str_puts(s, "\"");
-  for (size_t i = 0; i < n;) {
-    const unsigned char c = (unsigned char)bytes[i];
-    const size_t run = wr_utf8_valid(bytes + i, WR_MIN(n - i, (size_t)4));
-    if (c == '"' || c == '\\')
-      wr_str_printf(s, "\\%c", c), i++;
-    else if (c < 0x20 || c == 0x7f)
-      wr_str_printf(s, "\\u%04x", c), i++;
-    else if (c < 0x80)
-      wr_str_put(s, bytes + i, 1), i++;
-    else if (!run)
-      wr_str_puts(s, "\\ufffd"), i++;
-    else {
-      size_t len = 1; /* the first character of the run */
-      while (len < run && ((unsigned char)bytes[i + len] & 0xc0) == 0x80) len++;
-      wr_str_put(s, bytes + i, len);
-      i += len;
-    }
-  }
-  wr_str_puts(s, "\"");
-}
-
 void wr_number_text(char out[32], double x) {
   for (int digits = 6;; digits = digits == 6 ? 9 : 17) {
     snprintf(out, 32, "%.*g", digits, x);
@@ -126,7 +103,7 @@ static void put_line(weir_trainer *t) {
 static void put_event(weir_trainer *t, const char *kind) {
   if (!t->event.len) return;
   wr_str_printf(&t->line, "{\"event\": \"%s\", \"step\": %lld, \"text\": ", kind, (long long)t->report.step);
-  wr_put_json_text(&t->line, t->event.ptr, t->event.len);
+  wr_str_json(&t->line, t->event.ptr, t->event.len);
   wr_str_puts(&t->line, "}\n");
 }
 
@@ -198,9 +175,9 @@ static void put_run(weir_trainer *t) {
       (long long)m->context_tok, (long long)t->set.o.batch, (long long)t->set.o.accumulate, t->set.o.optimizer,
       wr_remat_names[t->remat], t->ctx->device->n_threads, wr_isa_name(t->ctx->device->isa), (long long)t->now.step);
   wr_str_puts(s, ", \"cpu\": ");
-  wr_put_json_text(s, t->machine.cpu, strlen(t->machine.cpu));
+  wr_str_json(s, t->machine.cpu, strlen(t->machine.cpu));
   wr_str_puts(s, ", \"tokenizer\": ");
-  wr_put_json_text(s, wr_tokenizer_name(t->tokenizer), strlen(wr_tokenizer_name(t->tokenizer)));
+  wr_str_json(s, wr_tokenizer_name(t->tokenizer), strlen(wr_tokenizer_name(t->tokenizer)));
   put_number(s, "flop_tok", t->flop_tok);
   put_number(s, "peak_gflop_s", t->peak_flop_s * 1e-9);
   put_number(s, "predicted_step_s", t->predicted_s);

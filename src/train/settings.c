@@ -361,7 +361,7 @@ void wr_settings_json(const wr_settings *s, wr_str *out) {
   wr_str_printf(out, "{\n  \"weir\": \"%s\",\n  \"data\": [", weir_version());
   for (size_t i = 0; i < o.n_data; i++) {
     wr_str_puts(out, i ? ", {\"path\": " : "{\"path\": ");
-    wr_put_json_text(out, s->sources[i].path, strlen(s->sources[i].path));
+    wr_str_json(out, s->sources[i].path, strlen(s->sources[i].path));
     wr_str_puts(out, ", \"weight\": ");
     wr_put_json_number(out, s->sources[i].weight);
     wr_str_puts(out, "}");
@@ -370,7 +370,7 @@ void wr_settings_json(const wr_settings *s, wr_str *out) {
   for (int i = 0; i < WEIR_TRAIN_SETTINGS; i++) {
     wr_str_printf(out, ",\n  \"%s\": ", rows[i].s.name);
     if (is_text(i))
-      wr_put_json_text(out, *text_of(&o, i), strlen(*text_of(&o, i)));
+      wr_str_json(out, *text_of(&o, i), strlen(*text_of(&o, i)));
     else
       put_value(&o, i, out);
   }

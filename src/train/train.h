@@ -237,7 +237,6 @@ void wr_machine_open(weir_trainer *t);
 double wr_bandwidth(const weir_trainer *t, double bytes); /* bytes a second of a working set of that size */
 weir_status wr_info_open(weir_trainer *t);
 void wr_see_memory(weir_trainer *t);
-void wr_put_json_text(wr_str *s, const char *bytes, size_t n); /* a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD */
 void wr_number_text(char out[32], double x); /* the fewest of 6, 9 and 17 digits that give x back */
 void wr_put_json_number(wr_str *s, double x);             /* the shortest of 17 digits that gives it back; null: not finite */
 
