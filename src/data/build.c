@@ -18,16 +18,10 @@
 
 typedef enum slot_state { FREE, BUSY, ENCODED } slot_state;
 
-typedef struct part { /* of one block, for one split */
-  wr_ids ids;
-  size_t *ends; /* of documents, in ids */
-  size_t n_ends, cap_ends;
-} part;
-
 typedef struct slot {
   slot_state state;
   wr_text_block block;
-  part part[WR_SPLITS];
+  wr_encoded part[WR_SPLITS];
 } slot;
 
 typedef struct output { /* a split that grows */
@@ -70,19 +64,13 @@ typedef struct encoding {
 static weir_status encode_piece(void *user, const wr_text_piece *piece) {
   encoding *e = user;
   const int split = piece->validation ? WR_SPLIT_VAL : WR_SPLIT_TRAIN;
-  part *p = &e->slot->part[split];
   if (e->slot->block.number < e->b->out[split].skip) return WEIR_OK;
-  const weir_status s = wr_encode_piece(e->encoder, &e->b->framing, piece, &p->ids);
-  if (s != WEIR_OK) return wr_fail_prefix(s, "%s: ", wr_escape(e->slot->block.path, strlen(e->slot->block.path)));
-  if (!piece->last) return WEIR_OK;
-  if (!wr_grow((void **)&p->ends, &p->cap_ends, p->n_ends + 1, sizeof *p->ends))
-    return wr_fail_nomem((p->n_ends + 1) * sizeof *p->ends, "the ends of documents");
-  p->ends[p->n_ends++] = p->ids.len;
-  return WEIR_OK;
+  const weir_status s = wr_encode_piece(e->encoder, &e->b->framing, piece, &e->slot->part[split]);
+  return s == WEIR_OK ? s : wr_fail_prefix(s, "%s: ", wr_escape(e->slot->block.path, strlen(e->slot->block.path)));
 }
 
 static weir_status encode_block(build *b, slot *s, wr_encoder *encoder) {
-  for (int i = 0; i < WR_SPLITS; i++) s->part[i].ids.len = s->part[i].n_ends = 0;
+  for (int i = 0; i < WR_SPLITS; i++) wr_encoded_clear(&s->part[i]);
   return wr_text_block_each(b->input, &s->block, encode_piece, &(encoding){b, encoder, s});
 }
 
@@ -124,7 +112,7 @@ static weir_status end_shard(build *b, int split, uint64_t next_block) {
   return s;
 }
 
-static weir_status write_part(build *b, int split, const part *p, uint64_t number) {
+static weir_status write_part(build *b, int split, const wr_encoded *p, uint64_t number) {
   output *o = &b->out[split];
   if (!p->ids.len || number < o->skip) return WEIR_OK;
   if (!o->writer) WR_TRY(begin_shard(b, split));
@@ -471,10 +459,7 @@ weir_status wr_data_build(const wr_tokenizer *t, const char *const *inputs, size
   for (int i = 0; i < WR_SPLITS; i++) wr_shard_writer_close(b.out[i].writer);
   for (size_t i = 0; i < b.n_slots && b.slots; i++) {
     wr_text_block_free(&b.slots[i].block);
-    for (int k = 0; k < WR_SPLITS; k++) {
-      wr_ids_free(&b.slots[i].part[k].ids);
-      wr_free(b.slots[i].part[k].ends);
-    }
+    for (int k = 0; k < WR_SPLITS; k++) wr_encoded_free(&b.slots[i].part[k]);
   }
   wr_free(b.slots);
   wr_shards_manifest_free(&b.manifest);

@@ -109,7 +109,14 @@ size_t wr_cut_last(const wr_cutter *c, const char *text, size_t from, size_t n);
 /* ---- encode.c: a document or piece as shards hold it: BOS before where the vocabulary says so, EOS after where it has one */
 typedef struct wr_framing { int32_t bos, eos; } wr_framing; /* WR_NO_TOKEN: none */
 wr_framing wr_framing_of(const wr_tokenizer *t);
-weir_status wr_encode_piece(wr_encoder *e, const wr_framing *f, const wr_text_piece *p, wr_ids *out);
+typedef struct wr_encoded {
+  wr_ids ids;
+  size_t *ends; /* of documents, in ids */
+  size_t n_ends, cap_ends;
+} wr_encoded; /* {0} at first */
+weir_status wr_encode_piece(wr_encoder *e, const wr_framing *f, const wr_text_piece *p, wr_encoded *out); /* adds to out */
+void wr_encoded_clear(wr_encoded *e); /* memory kept */
+void wr_encoded_free(wr_encoded *e);
 
 /* ---- loader.c, ring.c: a wr_data is one or the other */
 typedef struct wr_data_ops {

@@ -44,9 +44,7 @@ typedef struct worker {
   pthread_t thread;
   wr_encoder *encoder;
   wr_text_block block;
-  wr_ids ids;
-  uint64_t *ends; /* of documents, in ids */
-  size_t n_ends, cap_ends;
+  wr_encoded encoded;
 } worker;
 
 typedef struct ring {
@@ -133,31 +131,32 @@ static bool begin_group(ring *r, const worker *w, size_t at, uint64_t epoch) {
 /* In the worker's turn, with the lock. */
 static weir_status store_block(ring *r, worker *w, uint64_t epoch) {
   WR_TRY(wr_text_input_settle(r->input, &w->block));
+  const wr_encoded *e = &w->encoded;
   size_t at = 0, end = 0;
   if (r->first_block) {
-    at = (size_t)WR_MIN(r->resume_skip, (uint64_t)w->ids.len);
-    while (end < w->n_ends && w->ends[end] <= at) end++;
+    at = (size_t)WR_MIN(r->resume_skip, (uint64_t)e->ids.len);
+    while (end < e->n_ends && e->ends[end] <= at) end++;
     r->first_block = false;
   }
-  r->epoch_docs += w->n_ends;
-  while (at < w->ids.len) {
+  r->epoch_docs += e->n_ends;
+  while (at < e->ids.len) {
     if (!r->begun && !begin_group(r, w, at, epoch)) return WEIR_OK;
     group *g = &r->groups[r->filling % GROUPS];
-    const size_t n = (size_t)WR_MIN((uint64_t)(w->ids.len - at), r->group_tok - g->n_tok);
+    const size_t n = (size_t)WR_MIN((uint64_t)(e->ids.len - at), r->group_tok - g->n_tok);
     uint8_t *to = tokens_of(r, r->filling) + g->n_tok * (uint64_t)r->width;
     size_t n_ends = 0;
-    while (end + n_ends < w->n_ends && w->ends[end + n_ends] <= at + n) n_ends++;
+    while (end + n_ends < e->n_ends && e->ends[end + n_ends] <= at + n) n_ends++;
     if (!wr_grow((void **)&g->ends, &g->cap_ends, g->n_ends + n_ends + 1, sizeof *g->ends))
       return wr_fail_nomem((g->n_ends + n_ends + 1) * sizeof *g->ends, "the ends of documents");
-    put_tokens(to, r->width, w->ids.ptr + at, n);
-    for (size_t i = 0; i < n_ends; i++) g->ends[g->n_ends++] = g->n_tok + (w->ends[end + i] - at);
+    put_tokens(to, r->width, e->ids.ptr + at, n);
+    for (size_t i = 0; i < n_ends; i++) g->ends[g->n_ends++] = g->n_tok + (e->ends[end + i] - at);
     g->n_tok += n;
     at += n;
     end += n_ends;
     if (g->n_tok < r->group_tok) break;
     end_group(r);
     at--; /* the last target is the next group's first input */
-    while (end && w->ends[end - 1] > at) end--;
+    while (end && e->ends[end - 1] > at) end--;
   }
   return WEIR_OK;
 }
@@ -195,13 +194,8 @@ static weir_status take_piece(void *user, const wr_text_piece *piece) {
   worker *w = user;
   const ring *r = w->ring;
   if (piece->validation != r->validation) return WEIR_OK;
-  const weir_status s = wr_encode_piece(w->encoder, &r->framing, piece, &w->ids);
-  if (s != WEIR_OK) return wr_fail_prefix(s, "%s: ", wr_escape(w->block.path, strlen(w->block.path)));
-  if (!piece->last) return WEIR_OK;
-  if (!wr_grow((void **)&w->ends, &w->cap_ends, w->n_ends + 1, sizeof *w->ends))
-    return wr_fail_nomem((w->n_ends + 1) * sizeof *w->ends, "the ends of documents");
-  w->ends[w->n_ends++] = w->ids.len;
-  return WEIR_OK;
+  const weir_status s = wr_encode_piece(w->encoder, &r->framing, piece, &w->encoded);
+  return s == WEIR_OK ? s : wr_fail_prefix(s, "%s: ", wr_escape(w->block.path, strlen(w->block.path)));
 }
 
 static void note_failure(ring *r, weir_status s) { /* with the lock */
@@ -245,7 +239,7 @@ static void *work(void *arg) {
     const bool end = w->block.n == 0;
     if (!end) {
       pthread_mutex_unlock(&r->lock);
-      w->ids.len = w->n_ends = 0;
+      wr_encoded_clear(&w->encoded);
       s = wr_text_block_each(r->input, &w->block, take_piece, w);
       pthread_mutex_lock(&r->lock);
     }
@@ -409,8 +403,7 @@ static void ring_close(wr_data *d) {
   for (int i = 0; r->workers && i < r->n_workers; i++) {
     wr_encoder_close(r->workers[i].encoder);
     wr_text_block_free(&r->workers[i].block);
-    wr_ids_free(&r->workers[i].ids);
-    wr_free(r->workers[i].ends);
+    wr_encoded_free(&r->workers[i].encoded);
   }
   for (unsigned i = 0; i < GROUPS; i++) wr_free(r->groups[i].ends);
   for (int i = 0; r->paths && i < r->n_paths; i++) wr_free(r->paths[i]);
