@@ -126,14 +126,14 @@ def row(args, what, unit, threads, command, ours, theirs, better, bar, peer_name
         append(out, os.path.join(args.records, out["machine"] + ".csv"))
 
 
-def compare(args, what, unit, threads, path, folder, make, seconds_of, peers, vocab, better, bar):
+def compare(args, what, unit, threads, path, folder, make, peers, vocab, better, bar):
     mb = os.path.getsize(path) * 1e-6
     speed = (lambda s: s) if unit == "s" else (lambda s: mb / s)
     ours, theirs = [], {name: [] for name in peers}
     for _ in range(args.reps):
         command = make(args, path, threads, folder)
         mine = decode.run_json(command)
-        ours.append(speed(seconds_of(mine)))
+        ours.append(speed(mine["seconds"]))
         for name in list(theirs):
             got = peer(args, name, path, threads, vocab) if args.python else {"missing": "python"}
             if "missing" in got:
@@ -171,18 +171,10 @@ def main():
         name = os.path.basename(path)
         print("%-44s%10s%10s  %-9s%10s%10s%8s%10s" % (name, "weir", "median", "peer", "best", "median", "ratio", "bar"))
         for threads in map(int, args.threads.split(",")):
-            compare(args, "data build " + name + " gpt-2", "MB/s", threads, path, folder, build, lambda r: r["seconds"],
-                    ["tiktoken", "hf"], args.vocab, max_of, lambda v: 2 * v)
-            compare(args, "BPE 8k " + name, "s", threads, path, folder, train, lambda r: r["seconds"],
-                    ["rustbpe", "hf-train"], TRAINED, min_of, lambda v: v)
-
-
-def max_of(*values):
-    return max(*values) if len(values) > 1 else max(values[0])
-
-
-def min_of(*values):
-    return min(*values) if len(values) > 1 else min(values[0])
+            compare(args, "data build " + name + " gpt-2", "MB/s", threads, path, folder, build,
+                    ["tiktoken", "hf"], args.vocab, max, lambda v: 2 * v)
+            compare(args, "BPE 8k " + name, "s", threads, path, folder, train,
+                    ["rustbpe", "hf-train"], TRAINED, min, lambda v: v)
 
 
 if __name__ == "__main__":
