@@ -5,7 +5,7 @@
 #include "cli_i.h"
 
 /* One line of a result; keys as other programs rely on them. */
-static void json_row(wr_json *j, const weir_bench_row *r) {
+void wr_json_bench(wr_json *j, const weir_bench_row *r) {
   const struct {
     const char *key;
     double v;
@@ -20,6 +20,10 @@ static void json_row(wr_json *j, const weir_bench_row *r) {
     wr_json_key(j, numbers[i].key);
     wr_json_double(j, numbers[i].v);
   }
+}
+
+static void json_row(wr_json *j, const weir_bench_row *r) {
+  wr_json_bench(j, r);
   wr_json_end(j);
 }
 

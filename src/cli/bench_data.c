@@ -162,14 +162,9 @@ static void json_rows(const wr_options *o, const row *rows, size_t n) {
   snprintf(shape, sizeof shape, "B=%lld T=%lld", (long long)o->batch, (long long)o->ctx);
   for (size_t i = 0; i < n; i++) {
     const double batch_tok = (double)(o->batch * o->ctx), us = batch_tok / rows[i].tok_s * 1e6;
-    wr_json_object(&j);
-    wr_json_string(&j, "name", rows[i].name);
-    wr_json_string(&j, "shape", shape);
-    wr_json_number(&j, "us", us); /* of a batch */
-    wr_json_number(&j, "bytes", batch_tok * rows[i].copied_per_tok);
-    wr_json_number(&j, "flop", 0);
-    wr_json_number(&j, "gb_s", batch_tok * rows[i].copied_per_tok / us * 1e-3);
-    wr_json_number(&j, "gflop_s", 0);
+    const double bytes = batch_tok * rows[i].copied_per_tok;
+    const weir_bench_row of_batch = {.name = rows[i].name, .shape = shape, .us = us, .bytes = bytes, .gb_s = bytes / us * 1e-3};
+    wr_json_bench(&j, &of_batch);
     wr_json_number(&j, "tok_s", rows[i].tok_s);
     wr_json_number(&j, "copied_per_tok", rows[i].copied_per_tok);
     wr_json_key(&j, "tokens");

@@ -63,6 +63,7 @@ weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **o
 void wr_print_kernels(const weir_model *m); /* --why: which were chosen, on stderr */
 
 int wr_bench_data(const wr_options *o); /* bench_data.c */
+void wr_json_bench(wr_json *j, const weir_bench_row *r); /* opens an object with the keys of every bench; the caller may add, and ends it */
 
 /* Ctrl-C, SIGTERM and SIGHUP make the session stop; a second one ends the process at once. wr_interrupted: 0, or 128 and its number. */
 typedef void (*wr_stop_fn)(void *what);

@@ -411,8 +411,8 @@ static void print_end(const wr_train_show *show, const weir_trainer_info *info) 
     printf(", %.0f %% of the machine's %.0f GFLOP/s",
            100 * info->flop_tok * (double)info->tokens / s->total / info->peak_gflop_s / 1e9, info->peak_gflop_s);
   printf("\nforward %.1f %%, backward %.1f %%, optimiser %.1f %%, checkpoints %.1f %%, other %.1f %%; memory %s planned",
-         100 * s->forward / s->total, 100 * s->backward / s->total, 100 * s->optimizer / s->total, 100 * s->checkpoint / s->total,
-         100 * s->other / s->total, planned);
+         100 * s->forward / s->total, 100 * s->backward / s->total, 100 * s->optimizer / s->total,
+         100 * s->checkpoint / s->total, 100 * s->other / s->total, planned);
   printf(info->measured_bytes ? ", %s measured\n" : "\n", measured);
   printf("copying %.2g %%, waiting for data %.2g %%, %.0f bytes a token\n", 100 * s->copy / s->total, 100 * s->data / s->total,
          info->bytes_copied / (double)info->tokens);
@@ -430,7 +430,7 @@ void wr_train_end(wr_train_show *show, const weir_train_report *last, int code) 
   if (!info.folder) return;
   const char *prompt = show->o->train.sample_prompt;
   printf("\nreport       %s/report.html\ncheckpoints  %s/checkpoints\n", info.folder, info.folder);
-  if (code >= 128)
+  if (code)
     printf("go on with   weir train --out %s\n", info.folder);
   else
     printf("try          weir generate %s -p \"%s\" -n 100 --temp 0.8\n", info.folder, prompt && prompt[0] ? prompt : "The");

@@ -176,8 +176,7 @@ static weir_status fill(packing *k, int fd, const char *path) {
   const int no_space = posix_fallocate(fd, 0, (off_t)h.file_bytes);
   if (no_space) {
     errno = no_space;
-    return wr_fail_errno(no_space == ENOSPC || no_space == EFBIG || no_space == EDQUOT ? WEIR_ENOMEM : WEIR_EIO, path,
-                         "reserve its space");
+    return wr_fail_errno(wr_write_status(no_space), path, "reserve its space");
   }
   void *map = mmap(NULL, h.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) return wr_fail_errno(WEIR_EIO, path, "map");

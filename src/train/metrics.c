@@ -52,7 +52,7 @@ static weir_status append(int fd, const char *path, wr_str *line) {
       const int err = errno;
       if (ftruncate(fd, st.st_size) != 0) wr_log(WEIR_LOG_WARN, "%s: half a line could not be taken back", path);
       errno = err;
-      return wr_fail_errno(err == ENOSPC || err == EDQUOT ? WEIR_ENOMEM : WEIR_EIO, path, "append");
+      return wr_fail_errno(wr_write_status(err), path, "append");
     }
     done += (size_t)n;
   }
@@ -61,7 +61,7 @@ static weir_status append(int fd, const char *path, wr_str *line) {
 
 weir_status wr_append_line(const char *path, wr_str *line) {
   const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) return wr_fail_errno(errno == ENOSPC ? WEIR_ENOMEM : WEIR_EIO, path, "open");
+  if (fd < 0) return wr_fail_errno(wr_write_status(errno), path, "open");
   const weir_status s = append(fd, path, line);
   close(fd);
   return s;
@@ -201,7 +201,7 @@ weir_status wr_metrics_open(weir_trainer *t) {
   if (!path) return wr_fail_nomem(strlen(t->folder), "a path");
   WR_TRY(wr_metrics_cut(t));
   t->metrics = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-  if (t->metrics < 0) return wr_fail_errno(errno == ENOSPC ? WEIR_ENOMEM : WEIR_EIO, path, "open");
+  if (t->metrics < 0) return wr_fail_errno(wr_write_status(errno), path, "open");
   put_run(t);
   if (t->resumed)
     wr_str_printf(&t->line,
