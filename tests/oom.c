@@ -2,8 +2,9 @@
  * (what is only a help, as the packed file), and nothing may be left over. */
 #include "session_i.h"
 
+/* atomic: a saver allocates beside the step */
 typedef struct heap {
-  long n, fail_at, live;
+  _Atomic long n, fail_at, live;
 } heap;
 static heap h;
 
