@@ -57,32 +57,48 @@ WR_INLINE void v16_store_bf16_n(uint16_t *p, v16 a, int n) {
   for (int i = 0; i < n; i++) p[i] = (uint16_t)t[i];
 }
 
-/* e^a within 1 ulp or so: a = n ln 2 + r, |r| <= ln 2 / 2; a polynomial of degree 7 in r (Taylor's, whose remainder there is
- * below 2^-29), and 2^n as two factors, so that denormal results are rounded once and n = 128 does not overflow early.
+/* e^a = 2^n (1 + q r) with r = a - n ln 2, |r| <= ln 2 / 2, and a polynomial q of degree 6 in r (Taylor's, whose remainder there is
+ * below 2^-29). Returns q; *t holds n in its low bits, n + 1.5 * 2^23. */
+WR_INLINE v16 wr_exp_parts(v16 a, v16 *r, v16 *t) {
+  const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: the adder rounds to integers, which then stand in the low bits */
+  *t = v16_fma(a, v16_set1(1.44269504f), magic);
+  const v16 n = v16_sub(*t, magic), x = v16_fma(n, v16_set1(-0.693359375f), a); /* ln 2 = 355/512 - 2.12194440e-4 */
+  *r = v16_fma(n, v16_set1(2.12194440e-4f), x);
+  v16 q = v16_set1(1.0f / 5040);
+  q = v16_fma(q, *r, v16_set1(1.0f / 720));
+  q = v16_fma(q, *r, v16_set1(1.0f / 120));
+  q = v16_fma(q, *r, v16_set1(1.0f / 24));
+  q = v16_fma(q, *r, v16_set1(1.0f / 6));
+  q = v16_fma(q, *r, v16_set1(0.5f));
+  return v16_fma(q, *r, v16_set1(1.0f));
+}
+/* The integer that stands in the low bits of t. */
+WR_INLINE v16i wr_exp_int(v16 t) { return v16i_sub(v16_bits(t), v16_bits(v16_set1(12582912.0f))); }
+/* 2^n, |n| <= 126 */
+WR_INLINE v16 wr_exp_power(v16i n) { return v16i_as_float(v16i_shl(v16i_add(n, v16i_set1(127)), 23)); }
+
+/* e^a within 1 ulp or so. 2^n as two factors, so that denormal results are rounded once and n = 128 does not overflow early.
  * exp(-inf) = 0, exp(large) = inf, NaN stays. */
 WR_INLINE v16 v16_exp(v16 a) {
-  const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: the adder rounds to integers, which then stand in the low bits */
-  a = v16_min(v16_set1(89.0f), v16_max(v16_set1(-105.0f), a));
-  v16 t = v16_fma(a, v16_set1(1.44269504f), magic);
-  v16 n = v16_sub(t, magic);
-  v16 r = v16_fma(n, v16_set1(-0.693359375f), a); /* ln 2 = 355/512 - 2.12194440e-4 */
-  r = v16_fma(n, v16_set1(2.12194440e-4f), r);
-  v16 p = v16_set1(1.0f / 5040);
-  p = v16_fma(p, r, v16_set1(1.0f / 720));
-  p = v16_fma(p, r, v16_set1(1.0f / 120));
-  p = v16_fma(p, r, v16_set1(1.0f / 24));
-  p = v16_fma(p, r, v16_set1(1.0f / 6));
-  p = v16_fma(p, r, v16_set1(0.5f));
-  p = v16_fma(p, r, v16_set1(1.0f));
-  p = v16_fma(p, r, v16_set1(1.0f));
+  v16 r, t;
+  const v16 q = wr_exp_parts(v16_min(v16_set1(89.0f), v16_max(v16_set1(-105.0f), a)), &r, &t);
+  const v16 p = v16_fma(q, r, v16_set1(1.0f));
 #if WR_ISA_LEVEL >= 2
-  return _mm512_scalef_ps(p, n); /* p 2^n rounded once; as below, where the first product is exact */
+  return _mm512_scalef_ps(p, v16_sub(t, v16_set1(12582912.0f))); /* p 2^n rounded once; as below, where the first product is exact */
 #else
-  v16i k = v16i_sub(v16_bits(t), v16_bits(magic)), half = v16i_sar(k, 1), rest = v16i_sub(k, half);
-  v16 s1 = v16i_as_float(v16i_shl(v16i_add(half, v16i_set1(127)), 23));
-  v16 s2 = v16i_as_float(v16i_shl(v16i_add(rest, v16i_set1(127)), 23));
-  return v16_mul(v16_mul(p, s1), s2);
+  const v16i n = wr_exp_int(t), half = v16i_sar(n, 1);
+  return v16_mul(v16_mul(p, wr_exp_power(half)), wr_exp_power(v16i_sub(n, half)));
 #endif
+}
+
+/* tanh a within 2 ulp or so, for small a too: tanh |a| = x / (x + 2) with x = e^{2|a|} - 1 = 2^n q r + (2^n - 1). NaN stays. */
+WR_INLINE v16 v16_tanh(v16 a) {
+  v16 r, t;
+  const v16 q = wr_exp_parts(v16_min(v16_set1(20.0f), v16_mul(v16_set1(2.0f), v16_abs(a))), &r, &t);
+  const v16 power = wr_exp_power(wr_exp_int(t));
+  const v16 x = v16_fma(power, v16_mul(q, r), v16_sub(power, v16_set1(1.0f)));
+  const v16i sign = v16i_and(v16_bits(a), v16_bits(v16_set1(-0.0f)));
+  return v16i_as_float(v16i_or(v16_bits(v16_div(x, v16_add(x, v16_set1(2.0f)))), sign));
 }
 
 /* 1 / (1 + e^-a) */

@@ -7,14 +7,9 @@
 #include "ops/cases.h"
 #include "ops/rule_i.h"
 
-static const char *refuse_softcap(const wr_call *c) {
-  return ((const wr_attention_params *)c->params)->softcap != 0 ? "has no softcap" : NULL;
-}
-
 static const char *refuse_paged(const wr_call *c) {
   if (c->args[PAGED_KCACHE].ext[3] != WR_KV_PAGE) return "takes pages of 32 positions only";
-  if (c->args[PAGED_KCACHE].dtype != c->args[PAGED_VCACHE].dtype) return "takes keys and values of one type only";
-  return refuse_softcap(c);
+  return c->args[PAGED_KCACHE].dtype != c->args[PAGED_VCACHE].dtype ? "takes keys and values of one type only" : NULL;
 }
 
 static const char *refuse_store(const wr_call *c) {
@@ -156,7 +151,7 @@ static double pairs(const wr_attention_params *p) {
 static double packed_width(int64_t turned, int64_t plain) {
   return (double)turned + (double)(plain % WR_PACK_ROWS ? plain : 0);
 }
-static bool packs(const wr_attention_params *p, const wr_arg *k) { return k->dtype == WR_F32 && p->softcap == 0; }
+static bool packs(const wr_arg *k) { return k->dtype == WR_F32; }
 
 /* Keys up to the end of each block of rows, or rows from each block of keys on. */
 static double packed_rows(const wr_attention_params *p, int64_t block, bool of_keys) {
@@ -174,7 +169,7 @@ static void attention_cost(const wr_call *c, wr_cost *out) {
   out->flop =
       2 * (double)p->B * pairs(p) * (double)c->args[ATTN_Q].ext[1] * (double)(c->args[ATTN_Q].ext[2] + c->args[ATTN_V].ext[2]);
   const wr_arg *k = &c->args[ATTN_K];
-  if (packs(p, k))
+  if (packs(k))
     out->copy_bytes = sizeof(float) * (double)(p->B * k->ext[1]) * packed_rows(p, WR_ATTN_ROWS, false) *
                       packed_width(k->ext[2], c->args[ATTN_V].ext[2]);
 }
@@ -188,7 +183,7 @@ static void attention_bwd_cost(const wr_call *c, wr_cost *out) {
               (double)(3 * c->args[ATTN_BWD_Q].ext[2] + 2 * c->args[ATTN_BWD_V].ext[2]);
   const wr_arg *q = &c->args[ATTN_BWD_Q], *k = &c->args[ATTN_BWD_K];
   const int64_t Dqk = k->ext[2], Dv = c->args[ATTN_BWD_V].ext[2];
-  if (packs(p, k)) /* k and v turned, k as it lies; q and dy as they lie, for each block of keys again */
+  if (packs(k)) /* k and v turned, k as it lies; q and dy as they lie, for each block of keys again */
     out->copy_bytes = sizeof(float) * (double)p->B *
                       ((double)(k->ext[1] * p->T) * packed_width(Dqk + Dv, Dqk) +
                        (double)q->ext[1] * packed_rows(p, WR_ATTN_KEYS, true) * (packed_width(0, Dqk) + packed_width(0, Dv)));

@@ -170,7 +170,8 @@ static target target_of(const wr_call *c, const cut *k, int64_t row, int64_t uni
                   .Dqk = kc->ext[2],
                   .Dv = Dv,
                   .v_stride = Dv,
-                  .scale = p->scale};
+                  .scale = p->scale,
+                  .softcap = p->softcap};
 }
 
 static int64_t first_split(const target *t) { return t->first / (P * WR_ATTN_SPLIT_PAGES); }

@@ -27,7 +27,7 @@ typedef struct target {
   int64_t kv_head, first, past; /* key head; positions attended to */
   const int32_t *pages;         /* paged form: of the row's sequence */
   int64_t Dqk, Dv, v_stride;    /* v_stride: elements from one position's values to the next one's */
-  float scale;
+  float scale, softcap; /* softcap 0: none */
 } target;
 
 WR_INLINE v16 load(const void *p, int64_t i, bool half) {
@@ -43,6 +43,11 @@ WR_INLINE v16 only_allowed(v16 s, int64_t at, int64_t first, int64_t past) {
   if (past - at < WR_LANES) s = v16_select(m16_first(past > at ? (int)(past - at) : 0), s, none);
   if (first > at) s = v16_select(m16_first(first - at < WR_LANES ? (int)(first - at) : WR_LANES), none, s);
   return s;
+}
+
+/* Scores that are to stay within +-cap. */
+WR_INLINE v16 capped(v16 s, float cap) {
+  return cap != 0 ? v16_mul(v16_set1(cap), v16_tanh(v16_mul(s, v16_set1(1 / cap)))) : s;
 }
 
 /* Values of one page for NB blocks of d: acc = acc * keep + sum over places of p v. */
@@ -89,8 +94,10 @@ static __attribute__((noinline)) void soften_page(const target *t, int64_t at, s
                                                   int n) {
   for (int g = 0; g < n; g++) {
     v16 s[2];
-    for (int i = 0; i < 2; i++)
-      s[i] = only_allowed(v16_mul(v16_load(p[g] + i * WR_LANES), v16_set1(t->scale)), at + i * WR_LANES, t->first, t->past);
+    for (int i = 0; i < 2; i++) {
+      s[i] = capped(v16_mul(v16_load(p[g] + i * WR_LANES), v16_set1(t->scale)), t->softcap);
+      s[i] = only_allowed(s[i], at + i * WR_LANES, t->first, t->past);
+    }
     float max = v16_hmax(v16_max(s[0], s[1]));
     if (out->max[g] > max) max = out->max[g];
     keep[g] = out->max[g] - max;

@@ -127,7 +127,7 @@ static float soften(const wr_attention_params *p, const strip *s, int64_t first,
   }
   v16 most = v16_set1(*max);
   for (int64_t k = s->lo; k < s->hi; k += 16) {
-    const v16 x = only_allowed(v16_mul(v16_load(score + k), scale), s->k0 + k, first, past);
+    const v16 x = only_allowed(capped(v16_mul(v16_load(score + k), scale), p->softcap), s->k0 + k, first, past);
     v16_store(score + k, x);
     most = v16_max(most, x);
   }
@@ -233,9 +233,15 @@ static void backward_strip(const wr_call *c, const keys *b, int64_t h, const str
     const v16 lse = v16_set1(wr_arg_f32(&c->args[ATTN_BWD_LSE], row0 + r)[h]);
     const v16 own = v16_set1(dot(wr_arg_f32(dy, row0 + r) + h * Dv, wr_arg_f32(y, row0 + r) + h * Dv, Dv));
     for (int64_t i = r * LINE + s->lo, at = s->k0 + s->lo; i < r * LINE + s->hi; i += 16, at += 16) {
-      const v16 score = only_allowed(v16_mul(v16_load(prob + i), scale), at, first, past), e = v16_exp(v16_sub(score, lse));
+      const v16 score = capped(v16_mul(v16_load(prob + i), scale), p->softcap);
+      const v16 e = v16_exp(v16_sub(only_allowed(score, at, first, past), lse));
+      v16 slope = scale; /* of the score, by the product */
+      if (p->softcap != 0) {
+        const v16 part_of = v16_mul(score, v16_set1(1 / p->softcap));
+        slope = v16_mul(scale, v16_fma(v16_neg(part_of), part_of, v16_set1(1)));
+      }
       v16_store(prob + i, e);
-      v16_store(ds + i, v16_mul(v16_mul(e, v16_sub(v16_load(ds + i), own)), scale));
+      v16_store(ds + i, v16_mul(v16_mul(e, v16_sub(v16_load(ds + i), own)), slope));
     }
   }
   if (!dq->data) return;
