@@ -40,6 +40,17 @@ int wr_dtype_find(const char *name); /* -1: none */
 typedef void wr_decode_fn(const void *src, float *dst, int64_t n);
 wr_decode_fn *wr_decoder(wr_dtype t, int isa_level);
 
+/* How the packed form of a quantised dtype is made: quant.def. bits 0: it has none. Constant where t is. */
+typedef struct wr_quant { int bits, bias; bool minimum; } wr_quant;
+static inline __attribute__((always_inline)) wr_quant wr_quant_of(wr_dtype t) {
+  switch (t) {
+#define QUANT(name, ...) case WR_##name: return (wr_quant){__VA_ARGS__};
+#include "core/quant.def"
+#undef QUANT
+  default: return (wr_quant){0};
+  }
+}
+
 /* plain: rows one after another. pack16: sixteen rows interleaved, so that a vector lane is a row; the same bytes on every ISA.
  * The exact picture of pack16 for each dtype is at the head of dtype/layout.c. */
 typedef enum wr_layout { WR_PLAIN, WR_PACK16, WR_LAYOUT_COUNT } wr_layout;

@@ -30,30 +30,19 @@ const char *wr_layout_name(wr_layout l) {
   return names[l];
 }
 
-/* How pack16 stores a dtype. bits 0: it has no such form. */
-typedef struct pack_form {
-  int bits;     /* of a quant, or of an element of the float types */
-  int n_scales; /* F16 values for each block and row */
-  int bias;     /* the stored quant less its value */
-} pack_form;
-
-static pack_form form_of(wr_dtype t) {
-  switch (t) {
-  case WR_Q8_0: return (pack_form){8, 1, 128};
-  case WR_Q4_0: return (pack_form){4, 1, 8};
-  case WR_Q4_1: return (pack_form){4, 2, 0};
-  case WR_Q5_0: return (pack_form){5, 1, 16};
-  case WR_Q5_1: return (pack_form){5, 2, 0};
-  case WR_F16:
-  case WR_BF16: return (pack_form){16, 0, 0};
-  case WR_F32: return (pack_form){32, 0, 0};
-  default: return (pack_form){0};
-  }
+/* Bits of an element as pack16 stores it; 0: the dtype has no such form. */
+static int pack_bits(wr_dtype t) {
+  return wr_dtypes[t].kind == WR_QUANT                  ? wr_quant_of(t).bits
+         : wr_dtypes[t].kind == WR_FLOAT && t != WR_F64 ? 8 * wr_dtypes[t].block_bytes
+                                                        : 0;
 }
+
+/* F16 values for each block and row: the scale, and the minimum. */
+static int n_scales(wr_dtype t) { return wr_dtypes[t].kind == WR_QUANT ? 1 + wr_quant_of(t).minimum : 0; }
 
 bool wr_layout_ok(wr_layout l, wr_dtype t, int64_t cols) {
   if (cols < 1 || cols % wr_dtypes[t].block) return false;
-  return l == WR_PLAIN || form_of(t).bits;
+  return l == WR_PLAIN || pack_bits(t);
 }
 
 static bool round64(size_t n, size_t *out) {
@@ -64,7 +53,7 @@ static bool round64(size_t n, size_t *out) {
 
 /* Bytes of the scale area of a group; the columns fit, which row_bytes has checked. */
 static size_t scale_bytes(wr_dtype t, int64_t cols) {
-  return ((size_t)(cols / 32) * (size_t)form_of(t).n_scales * 32 + 63) & ~(size_t)63;
+  return ((size_t)(cols / 32) * (size_t)n_scales(t) * 32 + 63) & ~(size_t)63;
 }
 
 size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
@@ -72,8 +61,8 @@ size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
   size_t n;
   if (l == WR_PLAIN) return wr_mul_size((size_t)(cols / wr_dtypes[t].block), (size_t)wr_dtypes[t].block_bytes, &n) ? n : 0;
   /* bits * 2 bytes a column of quants and at most 4 of scales: none of the products below overflows when this one does not */
-  if (!wr_mul_size((size_t)cols, 128, &n) || !round64((size_t)cols * (size_t)form_of(t).bits * 2, &n)) return 0;
-  return form_of(t).n_scales ? n + scale_bytes(t, cols) : n;
+  if (!wr_mul_size((size_t)cols, 128, &n) || !round64((size_t)cols * (size_t)pack_bits(t) * 2, &n)) return 0;
+  return n + scale_bytes(t, cols);
 }
 
 size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols) {
@@ -83,11 +72,10 @@ size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols) {
   return wr_mul_size((size_t)units, wr_layout_row_bytes(l, t, cols), &n) ? n : 0;
 }
 
-/* A plain block into lane r of a packed one. Four consecutive bytes of quants stay together in both forms. */
-static void pack_lane(pack_form form, const uint8_t *block, int r, uint8_t *lines) {
-  const uint8_t *p = block + 2 * form.n_scales;
+/* The quants of a plain block into lane r of a packed one. Four consecutive bytes of quants stay together in both forms. */
+static void pack_lane(int bits, const uint8_t *p, int r, uint8_t *lines) {
   uint32_t word;
-  if (form.bits == 8) {
+  if (bits == 8) {
     for (int j = 0; j < 8; j++) {
       memcpy(&word, p + 4 * j, 4);
       word ^= 0x80808080;
@@ -95,7 +83,7 @@ static void pack_lane(pack_form form, const uint8_t *block, int r, uint8_t *line
     }
     return;
   }
-  if (form.bits == 5) {
+  if (bits == 5) {
     uint32_t fifth, spread = 0; /* bit k of one: bit k / 4 of byte k % 4 of the other */
     memcpy(&fifth, p, 4);
     for (int k = 0; k < 32; k++) spread |= (fifth >> k & 1) << (8 * (k % 4) + k / 4);
@@ -121,15 +109,15 @@ static void read_lane(int bits, const uint8_t *lines, int r, uint8_t q[32]) {
 }
 
 static void pack_blocks(wr_dtype t, const uint8_t *src, int64_t n_rows, int64_t cols, uint8_t *group) {
-  const pack_form form = form_of(t);
+  const int bits = wr_quant_of(t).bits, scales = n_scales(t);
   const size_t plain = wr_layout_row_bytes(WR_PLAIN, t, cols);
   uint8_t *lines = group + scale_bytes(t, cols), zeros[34];
   zero_block(t, zeros);
-  for (int64_t b = 0; b < cols / 32; b++, lines += form.bits * 64)
+  for (int64_t b = 0; b < cols / 32; b++, lines += bits * 64)
     for (int r = 0; r < WR_PACK_ROWS; r++) {
       const uint8_t *block = r < n_rows ? src + (size_t)r * plain + (size_t)(b * wr_dtypes[t].block_bytes) : zeros;
-      for (int s = 0; s < form.n_scales; s++) memcpy(group + ((b * form.n_scales + s) * 16 + r) * 2, block + 2 * s, 2);
-      pack_lane(form, block, r, lines);
+      for (int s = 0; s < scales; s++) memcpy(group + ((b * scales + s) * 16 + r) * 2, block + 2 * s, 2);
+      pack_lane(bits, block + 2 * scales, r, lines);
     }
 }
 
@@ -150,7 +138,7 @@ void wr_pack16(wr_dtype t, const void *src, int64_t rows, int64_t cols, void *ds
     uint8_t *to = (uint8_t *)dst + (size_t)g * stride;
     int64_t n = WR_MIN(rows - g * WR_PACK_ROWS, (int64_t)WR_PACK_ROWS);
     memset(to, 0, stride);
-    if (form_of(t).n_scales)
+    if (wr_dtypes[t].kind == WR_QUANT)
       pack_blocks(t, from, n, cols, to);
     else
       pack_floats(from, n, cols, wr_dtypes[t].block_bytes, to);
@@ -161,28 +149,29 @@ static void lane_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, 
   wr_dtype t = (wr_dtype)a->dtype;
   int64_t cols = wr_inner(a), r = row % WR_PACK_ROWS;
   const uint8_t *group = (const uint8_t *)a->data + (size_t)(row / WR_PACK_ROWS) * wr_layout_row_bytes(WR_PACK16, t, cols);
-  pack_form form = form_of(t);
   if (t == WR_F32) { /* the embedding of a model in training */
     for (int64_t k = 0; k < n; k++) memcpy(dst + k, group + (16 * (col + k) + r) * 4, 4);
     return;
   }
-  if (!form.n_scales) {
+  if (wr_dtypes[t].kind == WR_FLOAT) {
     int bytes = wr_dtypes[t].block_bytes;
     for (int64_t k = 0; k < n; k++) wr_dtypes[t].to_float(group + (16 * (col + k) + r) * bytes, dst + k, 1);
     return;
   }
+  const wr_quant form = wr_quant_of(t);
+  const int scales = 1 + form.minimum;
   const uint8_t *quants = group + scale_bytes(t, cols);
   for (int64_t k = 0; k < n; k += 32) {
     int64_t b = (col + k) / 32;
     uint8_t q[32];
     uint16_t scale[2] = {0, 0};
-    for (int s = 0; s < form.n_scales; s++) memcpy(scale + s, group + ((b * form.n_scales + s) * 16 + r) * 2, 2);
+    for (int s = 0; s < scales; s++) memcpy(scale + s, group + ((b * scales + s) * 16 + r) * 2, 2);
     float d = wr_f16_to_float(scale[0]), m = wr_f16_to_float(scale[1]);
     read_lane(form.bits, quants + b * form.bits * 64, (int)r, q);
-    if (form.n_scales == 1)
-      for (int i = 0; i < 32; i++) dst[k + i] = d * (float)(q[i] - form.bias);
-    else
+    if (form.minimum)
       for (int i = 0; i < 32; i++) dst[k + i] = d * (float)q[i] + m;
+    else
+      for (int i = 0; i < 32; i++) dst[k + i] = d * (float)(q[i] - form.bias);
   }
 }
 

@@ -1,11 +1,9 @@
 /* Fast rows of matmul over weights in layout pack16: a vector lane is an output row, so that no sum crosses lanes.
  *
- * Quantised weights (Q8_0, Q4_0, Q4_1, Q5_0, Q5_1), class q8k32. A row of x is quantised in blocks of 32:
- *   d = amax / 127, q = nearest even of x * (127 / amax), int8; and the block's integer sum s.
+ * Quantised weights, class q8k32: rows of x in int8 by blocks of 32, see matmul_quant_i.h.
  * A lane of a block is then exact integer arithmetic, i = sum u * q started from -bias * s, u the unsigned quants as stored,
  * and
  *   acc = fma(dw * d, (float)i, acc)      and with a minimum (Q4_1, Q5_1)      acc = fma(mw, d * s, acc)      blocks ascending.
- * A block whose x is not finite has d = NaN, so that its outputs are NaN; one whose amax is below 1e-30 counts as zero.
  *
  * Float weights (F16, BF16, F32), class f32k: acc = fma(w, x, acc), k ascending.
  *
@@ -24,8 +22,8 @@
 #include "ops/arg_i.h"
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_i.h"
+#include "ops/matmul/matmul_quant_i.h"
 #include "ops/norm_row_i.h"
-#include "ops/simd_i.h"
 
 enum {
   PREFETCH_BYTES = 12288, /* how far ahead of all streams of a tile together */
@@ -34,11 +32,7 @@ enum {
 
 /* ------------------------------------------------------------------------------------------------------ weights of a type */
 
-/* All of these are constants after inlining. */
-WR_INLINE bool is_quant(wr_dtype t) { return t != WR_F32 && t != WR_F16 && t != WR_BF16; }
-WR_INLINE int quant_bits(wr_dtype t) { return t == WR_Q8_0 ? 8 : t == WR_Q4_0 || t == WR_Q4_1 ? 4 : 5; }
-WR_INLINE int quant_bias(wr_dtype t) { return t == WR_Q8_0 ? 128 : t == WR_Q4_0 ? 8 : t == WR_Q5_0 ? 16 : 0; }
-WR_INLINE int quant_scales(wr_dtype t) { return t == WR_Q4_1 || t == WR_Q5_1 ? 2 : 1; }
+WR_INLINE bool is_quant(wr_dtype t) { return wr_quant_of(t).bits > 0; }
 WR_INLINE int float_bytes(wr_dtype t) { return t == WR_F32 ? 4 : 2; }
 
 WR_INLINE v16 load_weight(wr_dtype t, const uint8_t *p) {
@@ -57,127 +51,49 @@ WR_INLINE weights weights_of(wr_dtype t, const wr_call *c) {
   const wr_arg *w = &c->args[WR_MM_W];
   weights r = {.data = w->data, .up = c->args[WR_MM_UP].data, .K = wr_inner(w), .N = w->ext[0]};
   r.stride = wr_layout_row_bytes(WR_PACK16, t, r.K);
-  r.quants = is_quant(t) ? r.stride - (size_t)r.K * (size_t)quant_bits(t) * 2 : 0;
+  r.quants = is_quant(t) ? r.stride - (size_t)r.K * (size_t)wr_quant_of(t).bits * 2 : 0;
   return r;
 }
 
-/* ------------------------------------------------------------------------------------------------------- quantised activations
- * */
-
-/* Rows of x are kept in the tiles that the kernels take, block after block, so that within a tile all addresses are constants:
- *   tile of R rows, block b, at b * R * 40:   int8 q[R][32], then for each row the float d and four bytes of correction,
- * the integer -bias * s, or, for types with a minimum, the float d * s. */
-enum { XQ_BLOCK = 40 };
-
-/* A row of x, K a multiple of 32, into row r of a tile of R. */
-WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile, int r, int R) {
-  const v16i magnitude = v16i_set1(0x7fffffff);
-  for (int64_t b = 0; b < K / 32; b++) {
-    uint8_t *block = tile + b * R * XQ_BLOCK;
-    const v16 lo = v16_load(x + 32 * b), hi = v16_load(x + 32 * b + 16);
-    /* as integers, so that NaN counts as larger than all else */
-    const int32_t top = v16i_hmax(v16i_max(v16i_and(v16_bits(lo), magnitude), v16i_and(v16_bits(hi), magnitude)));
-    const bool finite = top < 0x7f800000;
-    float amax, d = 0, inverse = 0;
-    memcpy(&amax, &top, sizeof amax);
-    if (!finite)
-      d = __builtin_nanf("");
-    else if (amax > 1e-30f)
-      d = amax / 127, inverse = 127 / amax;
-    const v16i qlo = v16_round_i32(v16_mul(lo, v16_set1(inverse))), qhi = v16_round_i32(v16_mul(hi, v16_set1(inverse)));
-    v16i_store_i8((int8_t *)block + 32 * r, qlo);
-    v16i_store_i8((int8_t *)block + 32 * r + 16, qhi);
-    const int32_t s = finite ? v16i_sum(v16i_add(qlo, qhi)) : 0, biased = -quant_bias(t) * s;
-    const float scaled = d * (float)s;
-    uint8_t *scales = block + 32 * R + 8 * r;
-    memcpy(scales, &d, 4);
-    if (quant_scales(t) == 2)
-      memcpy(scales + 4, &scaled, 4);
-    else
-      memcpy(scales + 4, &biased, 4);
-  }
-}
-
 /* -------------------------------------------------------------------------------------------------------------------- tiles */
-
-WR_INLINE int32_t read_i32(const uint8_t *p) {
-  int32_t v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
-
-WR_INLINE float read_f32(const uint8_t *p) {
-  float v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
-
-/* Where AVX-512 takes bytes up to 255 in its product, high nibbles stay where they are, 16 times their value; the sum of such
- * products is divided by 16 at the end, exactly. */
-#if WR_ISA_LEVEL >= 2
-enum { HIGH_SHIFT = 4 };
-#else
-enum { HIGH_SHIFT = 0 };
-#endif
-
-/* Line j of a block as bytes for the product: elements 4j.. and 16 + 4j.., the latter shifted left by `shift`. Eight bits: lo
- * only. */
-WR_INLINE void quant_line(int bits, int shift, const uint8_t *lines, int j, v16i *lo, v16i *hi) {
-  const v16i low = v16i_set1(0x0f0f0f0f), ones = v16i_set1(0x01010101);
-  const v16i line = v16i_load(lines + 64 * j);
-  *lo = *hi = line;
-  if (bits == 8) return;
-  *lo = v16i_and(line, low);
-  *hi = shift ? v16i_and(line, v16i_shl(low, 4)) : v16i_and(v16i_shr(line, 4), low);
-  if (bits == 4) return;
-  const v16i fifth = v16i_shr(v16i_load(lines + 64 * 4), j);
-  *lo = v16i_or(*lo, v16i_shl(v16i_and(fifth, ones), 4));
-  *hi = v16i_or(*hi, v16i_shl(v16i_and(v16i_shr(fifth, 4), ones), 4));
-}
 
 /* A block of R rows of quantised x against one group. Few rows keep two sums each, so that products need not wait for one
  * another. */
 WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16_t *scales, bool prefetch_scales,
                            const uint8_t *x, size_t ahead, v16 *acc, int acc_step) {
-  const int bits = quant_bits(t), n_scales = quant_scales(t), n_lines = bits == 8 ? 8 : 4;
+  const int bits = wr_quant_of(t).bits;
+  const bool minimum = wr_quant_of(t).minimum;
   const bool two = R == 1 || (R <= 4 && WR_ISA_LEVEL >= 2);
   const int shift = two && bits == 4 ? HIGH_SHIFT : 0;
   const uint8_t *x_scales = x + 32 * R;
   v16i sum[WR_MM_MAX_ROWS], second[WR_MM_MAX_ROWS];
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) {
-    sum[r] = n_scales == 2 ? v16i_zero() : v16i_set1(read_i32(x_scales + 8 * r + 4));
+    sum[r] = minimum ? v16i_zero() : v16i_set1(read_i32(x_scales + 8 * r + 4));
     second[r] = v16i_zero();
   }
 #pragma GCC unroll 8
   for (int j = 0; j < bits; j++) wr_prefetch(lines + 64 * j + ahead);
   if (prefetch_scales) wr_prefetch((const uint8_t *)scales + ahead);
-#pragma GCC unroll 8
-  for (int j = 0; j < n_lines; j++) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) {
     v16i lo, hi;
-    quant_line(bits, shift, lines, j, &lo, &hi);
+    quant_line(t, shift, lines, j, &lo, &hi);
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
       const uint8_t *xk = x + 32 * r + 4 * j;
-      v16i *even = &sum[r], *odd = two ? &second[r] : &sum[r];
-      if (bits == 8) {
-        if (j % 2)
-          *odd = v16i_dot4(*odd, lo, v16i_set1(read_i32(xk)));
-        else
-          *even = v16i_dot4(*even, lo, v16i_set1(read_i32(xk)));
-      } else {
-        *even = v16i_dot4_u7(*even, lo, v16i_set1(read_i32(xk)));
-        *odd = v16i_dot4_u7(*odd, hi, v16i_set1(read_i32(xk + 16)));
-      }
+      v16i *odd = two ? &second[r] : &sum[r];
+      sum[r] = quant_dot(t, sum[r], lo, v16i_set1(read_i32(xk)));
+      *odd = quant_dot(t, *odd, hi, v16i_set1(read_i32(xk + 16)));
     }
   }
-  const v16 dw = v16_load_f16(scales), mw = n_scales == 2 ? v16_load_f16(scales + 16) : dw;
+  const v16 dw = v16_load_f16(scales), mw = minimum ? v16_load_f16(scales + 16) : dw;
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++) {
     v16 *a = &acc[r * acc_step];
     if (two) sum[r] = v16i_add(sum[r], v16i_sar(second[r], shift));
     *a = v16_fma(v16_mul(dw, v16_set1(read_f32(x_scales + 8 * r))), v16_from_i32(sum[r]), *a);
-    if (n_scales == 2) *a = v16_fma(mw, v16_set1(read_f32(x_scales + 8 * r + 4)), *a);
+    if (minimum) *a = v16_fma(mw, v16_set1(read_f32(x_scales + 8 * r + 4)), *a);
   }
 }
 
@@ -189,7 +105,7 @@ WR_INLINE size_t stream_ahead(int G, size_t stride) { return WR_MIN((size_t)PREF
  * prefetch. */
 WR_INLINE void quant_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x, size_t next,
                           v16 *acc) {
-  const int64_t line_bytes = 64 * quant_bits(t), scale_bytes = 32 * quant_scales(t), blocks = w->K / 32;
+  const int64_t line_bytes = 64 * wr_quant_of(t).bits, scale_bytes = 32 + 32 * wr_quant_of(t).minimum, blocks = w->K / 32;
   const size_t ahead = stream_ahead(G, w->stride);
   const int64_t here = WR_MAX(((int64_t)(w->stride - w->quants) - (int64_t)ahead) / line_bytes, (int64_t)0);
 #pragma GCC unroll 16
