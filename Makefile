@@ -16,7 +16,7 @@ SECONDS ?= 60
 PROMPT  ?= Why is the sky blue? Answer in two sentences.
 WERROR  ?= $(if $(wildcard .git),1,0)
 # programs of the tests that say something about threads; only these are run under the thread sanitizer
-TSAN_TESTS ?= team session checkpoint data_text
+TSAN_TESTS ?= team session batch checkpoint data_text
 
 ifeq ($(origin CC),default)
 CC := gcc

@@ -466,6 +466,7 @@ typedef struct weir_result {
   uint64_t seed;           /* in use; 0: greedy, none was */
   int64_t context_tok;
   struct {
+    double queue;          /* of a batch: until its first step */
     double load;           /* opening the model, packing included */
     double prefill;        /* prompt to its last logits */
     double decode;         /* from there to the end; the limit's measuring is not in it */
@@ -496,6 +497,86 @@ weir_status weir_generate(weir_session *s, const char *prompt, size_t prompt_byt
                           weir_piece_fn fn, void *user, weir_result **out);
 weir_status weir_generate_tokens(weir_session *s, const weir_token *prompt, size_t n, const weir_generate_options *options,
                                  weir_piece_fn fn, void *user, weir_result **out); /* chat, system, parse_special: not here */
+
+/* ---------------------------------------------------------------------------------------------------------------- batch
+ * Many requests at once, for a server or a file of prompts. Each step is one pass over the weights: it takes the next token of every
+ * sequence that runs, and beside them a piece of the prompts that are still being read. Sequences join and leave at any step.
+ *
+ * What a request answers has the same bits as weir_generate gives alone, whoever runs beside it and whenever it came.
+ *
+ * Order: first come, first served. A request waits while all slots are taken or the KV cache has no room for its prompt. Running
+ * sequences that outgrow the cache together make the youngest wait again: it goes on later where it was. So every accepted request ends.
+ * What prompts have in common (in whole pages of 32 positions) is evaluated and stored once, also with requests that have ended, as
+ * long as nobody needs their pages.
+ *
+ * Threads: weir_batch_add, _cancel, _stop and _get_report from any thread at any time, from callbacks too (and _stop from signal
+ * handlers). _step, _run and _wait by one thread at a time: it is the one that callbacks are called on. */
+
+typedef struct weir_batch weir_batch;
+typedef struct weir_batch_options {
+  int slots;               /* sequences that run at once, 1 ... 64; 0: 16 */
+  int64_t context_tok;     /* longest sequence, prompt and answer; 0: as for a session */
+  int64_t pool_tok;        /* positions of the KV cache for all together, shared ones once, at least context_tok; 0: slots * context_tok, as
+                              far as half of the memory left holds that */
+  weir_kv_type kv;
+  int piece_tok;           /* prompt tokens that a step takes beside running sequences, 1 ... 256 - slots; 0: 64. More: answers begin sooner,
+                              those that run wait longer for their next token */
+  bool no_limit;           /* do not measure the limit */
+  bool profile;            /* time every kernel of the steps that take nothing but next tokens: see weir_batch_get_report */
+} weir_batch_options;
+weir_status weir_batch_open(weir_model *m, const weir_batch_options *options, weir_batch **out);
+void weir_batch_close(weir_batch *b);                     /* NULL allowed. What has not ended is dropped, without a callback */
+
+/* A request has ended: the result is the callee's to free; or, status not OK, NULL, and weir_last_error() says why. In
+ * result.seconds `queue` is from weir_batch_add to its first step, the rest as always. The limit is the report's, not the result's. */
+typedef void (*weir_done_fn)(void *user, uint64_t id, weir_status status, weir_result *result);
+typedef struct weir_request {
+  const char *prompt;      /* text, prompt_bytes of it, or ... */
+  size_t prompt_bytes;
+  const weir_token *tokens; /* ... where not NULL, its ids: [n_tokens], and options.chat, .system, .parse_special mean nothing */
+  size_t n_tokens;
+  const weir_generate_options *options; /* NULL: the defaults. profile and no_limit mean nothing here */
+  weir_piece_fn piece;     /* may be NULL */
+  weir_done_fn done;       /* may be NULL */
+  void *user;
+} weir_request;
+/* Puts a request into the queue; everything it points to may go. *id (may be NULL): 1, 2, 3, ... EUSAGE: an option is out of range, or the
+ * prompt leaves no room for an answer in context_tok: what is accepted can run. */
+weir_status weir_batch_add(weir_batch *b, const weir_request *request, uint64_t *id);
+/* Ends a request, or all (id 0), with what is there ("stopped"), in the next step. An id that has ended: nothing happens. */
+void weir_batch_cancel(weir_batch *b, uint64_t id);
+/* One pass. *left (may be NULL): requests that have not ended; 0: there was nothing to do. A failure of one request is told to its `done`
+ * only. On a failure of the step (ENOMEM, EDEVICE) nothing is lost: it may be tried again. */
+weir_status weir_batch_step(weir_batch *b, size_t *left);
+weir_status weir_batch_run(weir_batch *b);                /* steps until nothing is left. ESTOPPED: weir_batch_stop was called */
+void weir_batch_wait(weir_batch *b);                      /* sleeps until there is something to do, or weir_batch_stop was called */
+/* Makes the running weir_batch_run or _wait return soon; if none runs, the next one. Requests stay. */
+void weir_batch_stop(weir_batch *b);
+
+typedef struct weir_batch_report {                        /* so far */
+  size_t running, waiting; /* requests, now */
+  uint64_t done, failed;   /* requests that ended, failed ones not counted in done */
+  uint64_t prompt_tok;     /* of prompts, evaluated */
+  uint64_t reused_tok;     /* of prompts, there already */
+  uint64_t tokens;         /* generated */
+  uint64_t preempted;      /* times that a sequence had to wait again */
+  uint64_t again_tok;      /* evaluated again because of that */
+  uint64_t steps;
+  double seconds;          /* in steps, without the limit's measuring */
+  double tok_s;            /* tokens / seconds */
+  /* Of the steps that took next tokens only: */
+  uint64_t decode_steps, decode_tok;
+  double decode_seconds, decode_tok_s;
+  double bytes_per_step, weight_bytes_per_step, kv_bytes_per_step;
+  double limit_tok_s;      /* limit_gb_s / bytes_per_step * tokens a step; 0: not measured */
+  double limit_gb_s, limit_gb_s_worst; /* as in weir_result. A limit of reading: with many sequences arithmetic may be the tighter one */
+  int limit_runs;
+  double limit_bytes;
+  const char *limit_mode;
+  double share_of_limit;   /* decode_tok_s / limit_tok_s */
+  const weir_profile *profile; /* of those with about as many rows as slots; NULL: not asked for, or none. Until the next report or close */
+} weir_batch_report;
+weir_status weir_batch_get_report(weir_batch *b, weir_batch_report *out);
 
 /* ----------------------------------------------------------------------------------------------------------------- eval
  * Perplexity: how well a model predicts a text. The default is llama-perplexity's scheme: the text is tokenised at once, with BOS in

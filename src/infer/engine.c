@@ -85,9 +85,14 @@ static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bo
   return s;
 }
 
-static weir_status need_plan(wr_engine *e, int rows, int out, bool profiled, bucket_plan **result) {
+int wr_engine_bucket(int rows, int out) {
   int i = 0;
   while (i < N_BUCKETS && (buckets[i].rows < rows || buckets[i].out < out)) i++;
+  return i;
+}
+
+static weir_status need_plan(wr_engine *e, int rows, int out, bool profiled, bucket_plan **result) {
+  const int i = wr_engine_bucket(rows, out);
   if (i == N_BUCKETS)
     return wr_fail(WEIR_EUSAGE, "%d rows with %d rows of logits are more than one replay takes (%d, %d)", rows, out,
                    WR_ENGINE_ROWS, WR_ENGINE_OUT);
@@ -114,11 +119,11 @@ weir_status wr_engine_prepare(wr_engine *e, int rows, int out, bool profiled) {
   return s;
 }
 
-weir_status wr_engine_plan(wr_engine *e, bool profiled, const wr_plan **out) {
+weir_status wr_engine_plan(wr_engine *e, int rows, int out, bool profiled, const wr_plan **plan) {
   bucket_plan *b;
   pthread_mutex_lock(&e->lock);
-  const weir_status s = need_plan(e, 1, 1, profiled, &b);
-  if (s == WEIR_OK) *out = &b->plan;
+  const weir_status s = need_plan(e, rows, out, profiled, &b);
+  if (s == WEIR_OK) *plan = &b->plan;
   pthread_mutex_unlock(&e->lock);
   return s;
 }
@@ -285,12 +290,15 @@ weir_status wr_engine_truncate(wr_engine *e, wr_seq *seq, int64_t length) {
   return WEIR_OK;
 }
 
-weir_status wr_engine_fork(wr_engine *e, const wr_seq *seq, wr_seq *out) {
-  wr_seq copy = {.length = seq->length};
-  if (!wr_grow((void **)&copy.pages, &copy.cap_pages, WR_MAX(seq->n_pages, (size_t)1), sizeof *copy.pages))
-    return wr_fail_nomem(seq->n_pages * sizeof *copy.pages, "a page table");
+weir_status wr_engine_fork(wr_engine *e, const wr_seq *seq, int64_t length, wr_seq *out) {
+  if (length < 0 || length > seq->length)
+    return wr_fail(WEIR_EUSAGE, "cannot share %lld of %lld tokens", (long long)length, (long long)seq->length);
+  wr_seq copy = {.length = length};
+  const size_t n_pages = (size_t)((length + WR_KV_PAGE - 1) / WR_KV_PAGE);
+  if (!wr_grow((void **)&copy.pages, &copy.cap_pages, WR_MAX(n_pages, (size_t)1), sizeof *copy.pages))
+    return wr_fail_nomem(n_pages * sizeof *copy.pages, "a page table");
   pthread_mutex_lock(&e->lock);
-  for (; copy.n_pages < seq->n_pages; copy.n_pages++) {
+  for (; copy.n_pages < n_pages; copy.n_pages++) {
     copy.pages[copy.n_pages] = seq->pages[copy.n_pages];
     e->page_refs[copy.pages[copy.n_pages]]++;
   }
@@ -305,6 +313,15 @@ void wr_engine_drop(wr_engine *e, wr_seq *seq) {
   pthread_mutex_unlock(&e->lock);
   wr_free(seq->pages);
   *seq = (wr_seq){0};
+}
+
+int64_t wr_engine_pages(const wr_engine *e) { return e->n_pages; }
+
+int64_t wr_engine_pages_free(wr_engine *e) {
+  pthread_mutex_lock(&e->lock);
+  const int64_t n = e->n_free;
+  pthread_mutex_unlock(&e->lock);
+  return n;
 }
 
 /* ------------------------------------------------------------------------------------------------------ a replay */
@@ -387,7 +404,7 @@ weir_status wr_engine_run(wr_engine *e, wr_work *work, int n, bool profiled) {
 wr_cost wr_engine_cost(wr_engine *e, int64_t position) {
   wr_cost sum = {0};
   const wr_plan *plan;
-  if (wr_engine_plan(e, false, &plan) != WEIR_OK) return sum;
+  if (wr_engine_plan(e, 1, 1, false, &plan) != WEIR_OK) return sum;
   wr_regs regs = {0};
   set_regs(&regs, 1, 1, 1, position + 1);
   for (int i = 0; i < plan->list.n; i++) {

@@ -87,7 +87,7 @@ static weir_status make_room(evaluation *e) {
   if (!e->window) return wr_fail_nomem(window, "a window of tokens");
   e->logits = wr_malloc(logits);
   if (!e->logits) return wr_fail_nomem(logits, "logits");
-  return wr_engine_open(e->m, e->r.context_tok - 1, 0, e->o->kv == WEIR_KV_F32 ? WR_F32 : WR_F16, &e->engine);
+  return wr_engine_open(e->m, e->r.context_tok - 1, 0, wr_kv_dtype(e->o->kv), &e->engine);
 }
 
 /* ---- losses */

@@ -4,7 +4,9 @@
  *   context.c    devices and teams; weir_free        tokenizer.c  text to ids, for the public API
  *   model.c      weir_model: weights and tokenizer   engine.c     plans by bucket, the pool of KV pages, one replay
  *   session.c    one sequence: sync, eval, score     sampler.c    logits to a token
- *   answer.c     tokens to text, stop texts          generate.c   the loop, and what it measured
+ *   answer.c     tokens to text, stop texts          reply.c      what begins and ends an answer
+ *   generate.c   the loop for one, and what it measured
+ *   batch.c      requests that run together; schedule.c: who runs when; prefix.c: what their prompts share
  *   limit.c      the limit of a run, the op table    plan.c       will it fit; hardware.c, the table of devices
  *   cache.c      packed files, for the public API   eval.c       perplexity
  *
@@ -54,7 +56,7 @@ typedef struct wr_work {
   float *logits; /* out: [1 or n, vocab]; NULL allowed with NONE */
 } wr_work;
 
-enum { WR_ENGINE_ROWS = 256, WR_ENGINE_OUT = 32, WR_ENGINE_SEQS = 32 }; /* at most, in one replay */
+enum { WR_ENGINE_ROWS = 256, WR_ENGINE_OUT = 64, WR_ENGINE_SEQS = 64 }; /* at most, in one replay */
 
 /* context_tok: longest sequence; pool_tok: positions of the pool, at least context_tok. Takes a reference for the caller. */
 weir_status wr_engine_open(weir_model *m, int64_t context_tok, int64_t pool_tok, wr_dtype kv, wr_engine **out);
@@ -64,16 +66,20 @@ int64_t wr_engine_context(const wr_engine *e);
 /* One replay: n pieces of n different sequences, together at most WR_ENGINE_ROWS rows of which WR_ENGINE_OUT give logits. On
  * failure no length has changed. `profiled`: with times of each step, see wr_engine_plan. */
 weir_status wr_engine_run(wr_engine *e, wr_work *work, int n, bool profiled);
+int wr_engine_bucket(int rows, int out); /* equal ones: the same plan serves them */
 /* Makes the plan that such a replay will use, so that its time is not the replay's. */
 weir_status wr_engine_prepare(wr_engine *e, int rows, int out, bool profiled);
 weir_status wr_engine_truncate(wr_engine *e, wr_seq *seq, int64_t length); /* gives pages back */
-weir_status wr_engine_fork(wr_engine *e, const wr_seq *seq, wr_seq *out);  /* shares all pages */
+weir_status wr_engine_fork(wr_engine *e, const wr_seq *seq, int64_t length, wr_seq *out); /* shares the pages of [0, length) */
 void wr_engine_drop(wr_engine *e, wr_seq *seq);
+int64_t wr_engine_pages(const wr_engine *e); /* of WR_KV_PAGE positions, in the pool */
+int64_t wr_engine_pages_free(wr_engine *e);
 
 /* Cost of one replay of one row at a position, by the cost rules: weights, KV and all. */
 wr_cost wr_engine_cost(wr_engine *e, int64_t position);
-/* The plan of one row, made if need be: for wr_plan_why, wr_print and profiles. Valid as long as the engine. */
-weir_status wr_engine_plan(wr_engine *e, bool profiled, const wr_plan **out);
+/* The plan that serves so many rows and rows of logits, made if need be: for wr_plan_why, wr_print and profiles. Valid as long as the
+ * engine. */
+weir_status wr_engine_plan(wr_engine *e, int rows, int out, bool profiled, const wr_plan **plan);
 
 int64_t wr_context_default(const weir_model *m, wr_dtype kv); /* tokens */
 uint64_t wr_kv_token_bytes(const wr_hparams *h, wr_dtype kv);
@@ -114,5 +120,24 @@ weir_status wr_answer_put(wr_answer *a, int32_t token); /* sets stopped when a s
 weir_status wr_answer_end(wr_answer *a);                /* nothing more comes */
 /* What may be handed out now: sets *piece (valid until the next call) and returns its bytes. */
 size_t wr_answer_take(wr_answer *a, const char **piece);
+
+/* ---- reply: one answer while it grows */
+typedef struct wr_reply {
+  const weir_model *model;
+  const weir_generate_options *o; /* lives as long */
+  weir_piece_fn piece;            /* may be NULL */
+  void *user;
+  weir_result *r;
+  wr_answer answer;
+  size_t cap_tokens;
+  size_t max_tok; /* that the answer may have */
+} wr_reply;
+/* Checks the options, makes ids of the prompt. EUSAGE: an option is out of range, or the prompt leaves no room in the context. To be freed
+ * also when it failed. q's options are not looked at. */
+weir_status wr_reply_begin(wr_reply *p, const weir_model *m, const weir_request *q, const weir_generate_options *o,
+                           int64_t context_tok);
+weir_status wr_reply_put(wr_reply *p, int32_t token);       /* takes a drawn token; sets r->finish when it ends the answer */
+weir_status wr_reply_end(wr_reply *p, weir_result **out);   /* hands out what was held back; the result is the caller's */
+void wr_reply_free(wr_reply *p);
 
 #endif

@@ -98,7 +98,7 @@ static size_t about_plan(const weir_model *m, void (*write)(const wr_plan *plan,
   const wr_plan *plan;
   wr_str s = {0};
   weir_status status = wr_engine_open(shared, WR_KV_PAGE, WR_KV_PAGE, WR_F16, &e);
-  if (status == WEIR_OK) status = wr_engine_plan(e, false, &plan);
+  if (status == WEIR_OK) status = wr_engine_plan(e, 1, 1, false, &plan);
   if (status == WEIR_OK)
     write(plan, &s);
   else

@@ -6,7 +6,7 @@
 
 #include "infer/infer_i.h"
 
-static wr_dtype kv_dtype(weir_kv_type t) { return t == WEIR_KV_F32 ? WR_F32 : WR_F16; }
+wr_dtype wr_kv_dtype(weir_kv_type t) { return t == WEIR_KV_F32 ? WR_F32 : WR_F16; }
 
 static weir_status new_session(weir_model *m, weir_session **out) {
   weir_session *s = wr_calloc(1, sizeof *s);
@@ -22,25 +22,30 @@ static weir_status new_session(weir_model *m, weir_session **out) {
   return WEIR_OK;
 }
 
+weir_status wr_session_check(const weir_model *m, const weir_session_options *o) {
+  if (o->context_tok < 0 || o->context_tok > INT32_MAX)
+    return wr_fail(WEIR_EUSAGE, "context_tok (--ctx) is %lld, but it must be from 1 to %d, or 0 for the default",
+                   (long long)o->context_tok, INT32_MAX);
+  if (o->pool_tok < 0 || o->pool_tok > INT32_MAX)
+    return wr_fail(WEIR_EUSAGE, "pool_tok is %lld, but it must be from 0 to %d", (long long)o->pool_tok, INT32_MAX);
+  if ((int)o->kv < WEIR_KV_DEFAULT || (int)o->kv > WEIR_KV_F32)
+    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o->kv);
+  if (o->piece_tok < 0 || o->piece_tok > WR_ENGINE_ROWS)
+    return wr_fail(WEIR_EUSAGE, "piece_tok (--cut) is %d, but it must be from 1 to %d", o->piece_tok, WR_ENGINE_ROWS);
+  WR_TRY(wr_context_check(&m->m->h, o->context_tok));
+  if (!m->ctx->device->team)
+    return wr_fail(WEIR_EUNSUPPORTED, "the device '%s' plans but does not run models", m->ctx->device->api->name);
+  return WEIR_OK;
+}
+
 weir_status weir_session_open(weir_model *m, const weir_session_options *options, weir_session **out) {
   const weir_session_options o = options ? *options : (weir_session_options){0};
   const uint64_t begin = wr_now_ns();
-  if (o.context_tok < 0 || o.context_tok > INT32_MAX)
-    return wr_fail(WEIR_EUSAGE, "context_tok (--ctx) is %lld, but it must be from 1 to %d, or 0 for the default",
-                   (long long)o.context_tok, INT32_MAX);
-  if (o.pool_tok < 0 || o.pool_tok > INT32_MAX)
-    return wr_fail(WEIR_EUSAGE, "pool_tok is %lld, but it must be from 0 to %d", (long long)o.pool_tok, INT32_MAX);
-  if ((int)o.kv < WEIR_KV_DEFAULT || (int)o.kv > WEIR_KV_F32)
-    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o.kv);
-  if (o.piece_tok < 0 || o.piece_tok > WR_ENGINE_ROWS)
-    return wr_fail(WEIR_EUSAGE, "piece_tok (--cut) is %d, but it must be from 1 to %d", o.piece_tok, WR_ENGINE_ROWS);
-  WR_TRY(wr_context_check(&m->m->h, o.context_tok));
-  if (!m->ctx->device->team)
-    return wr_fail(WEIR_EUNSUPPORTED, "the device '%s' plans but does not run models", m->ctx->device->api->name);
+  WR_TRY(wr_session_check(m, &o));
   weir_session *s;
   WR_TRY(new_session(m, &s));
   s->piece = o.piece_tok ? o.piece_tok : WR_ENGINE_ROWS;
-  const wr_dtype kv = kv_dtype(o.kv);
+  const wr_dtype kv = wr_kv_dtype(o.kv);
   weir_status status = wr_engine_open(m, o.context_tok ? o.context_tok : wr_context_default(m, kv), o.pool_tok, kv, &s->engine);
   if (status == WEIR_OK) status = wr_engine_prepare(s->engine, 1, 1, false);
   if (status == WEIR_OK) status = wr_sampler_init(&s->sampler, NULL, NULL);
@@ -74,7 +79,7 @@ weir_status weir_session_fork(weir_session *s, weir_session **out) {
   weir_status status = WEIR_OK;
   if (!wr_grow((void **)&f->tokens, &f->cap_tokens, WR_MAX(n, (size_t)1), sizeof *f->tokens))
     status = wr_fail_nomem(n * sizeof *f->tokens, "the tokens of a session");
-  if (status == WEIR_OK) status = wr_engine_fork(s->engine, &s->seq, &f->seq);
+  if (status == WEIR_OK) status = wr_engine_fork(s->engine, &s->seq, s->seq.length, &f->seq);
   if (status != WEIR_OK) {
     weir_session_close(f);
     return status;
