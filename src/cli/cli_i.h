@@ -62,6 +62,37 @@ weir_status wr_open_session(const wr_options *o, weir_model *m, weir_session **o
 
 void wr_print_kernels(const weir_model *m); /* --why: which were chosen, on stderr */
 
+/* ---- of generate, for parallel.c and chat.c */
+int wr_generate_parallel(const wr_options *o);
+weir_generate_options wr_generate_options(const wr_options *o, weir_text stops[WR_LIST_MAX]); /* as the command line has them */
+void wr_json_result(wr_json *j, const weir_result *r);    /* keys of the object that is open */
+void wr_json_profile(wr_json *j, const weir_profile *p);
+void wr_print_why(const weir_model *m, const weir_profile *p); /* p may be NULL */
+typedef struct wr_shown_limit {
+  const char *mode;
+  double gb_s, gb_s_worst, bytes, tok_s, share;
+  int runs;
+} wr_shown_limit;
+void wr_print_limit(const wr_shown_limit *l); /* two lines on stderr */
+
+/* Requests of a file, a line each (requests.c). */
+typedef struct wr_request_line {
+  int line;
+  const char *prompt;
+  size_t prompt_bytes;
+  weir_generate_options options;
+  weir_text stops[WR_LIST_MAX];
+} wr_request_line;
+typedef struct wr_request_file {
+  const char *name;
+  char *text;
+  void *parsed; /* the JSON that lines point into */
+  wr_request_line *lines;
+  size_t n;
+} wr_request_file;
+int wr_requests_read(const wr_options *o, wr_request_file *out); /* 0, or an exit code: a sentence was printed. To be freed in any case */
+void wr_requests_free(wr_request_file *f);
+
 int wr_bench_data(const wr_options *o); /* bench_data.c */
 void wr_json_bench(wr_json *j, const weir_bench_row *r); /* opens an object with the keys of every bench; the caller may add, and ends it */
 

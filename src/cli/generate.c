@@ -34,7 +34,7 @@ static void json_ids(wr_json *j, const char *key, const weir_token *ids, size_t 
   wr_json_end(j);
 }
 
-static void json_profile(wr_json *j, const weir_profile *p) {
+void wr_json_profile(wr_json *j, const weir_profile *p) {
   wr_json_key(j, "profile");
   wr_json_object(j);
   wr_json_number(j, "wall_ms", p->wall_ms);
@@ -61,41 +61,56 @@ static void json_profile(wr_json *j, const weir_profile *p) {
   wr_json_end(j);
 }
 
+void wr_json_result(wr_json *j, const weir_result *r) {
+  wr_json_key(j, "text");
+  wr_json_bytes(j, r->text, r->text_bytes);
+  json_ids(j, "tokens", r->tokens, r->n_tokens);
+  json_ids(j, "prompt_tokens", r->prompt_tokens, r->n_prompt_tokens);
+  wr_json_string(j, "finish", weir_finish_name(r->finish));
+  wr_json_key(j, "seed");
+  wr_json_uint(j, r->seed);
+  wr_json_key(j, "context");
+  wr_json_int(j, r->context_tok);
+  wr_json_key(j, "seconds");
+  wr_json_object(j);
+  wr_json_number(j, "queue", r->seconds.queue);
+  wr_json_number(j, "load", r->seconds.load);
+  wr_json_number(j, "prefill", r->seconds.prefill);
+  wr_json_number(j, "decode", r->seconds.decode);
+  wr_json_number(j, "limit", r->seconds.limit);
+  wr_json_end(j);
+  wr_json_number(j, "prefill_tok_s", r->prefill_tok_s);
+  wr_json_number(j, "decode_tok_s", r->decode_tok_s);
+  wr_json_number(j, "bytes_per_token", r->bytes_per_token);
+  wr_json_number(j, "weight_bytes_per_token", r->weight_bytes_per_token);
+  wr_json_number(j, "kv_bytes_per_token", r->kv_bytes_per_token);
+  wr_json_number(j, "limit_tok_s", r->limit_tok_s);
+  wr_json_number(j, "limit_gb_s", r->limit_gb_s);
+  wr_json_number(j, "limit_gb_s_worst", r->limit_gb_s_worst);
+  wr_json_key(j, "limit_runs");
+  wr_json_int(j, r->limit_runs);
+  wr_json_string(j, "limit_mode", r->limit_mode);
+  wr_json_number(j, "share_of_limit", r->share_of_limit);
+  if (r->profile) wr_json_profile(j, r->profile);
+}
+
 static void print_json(const weir_result *r) {
   wr_json j;
   wr_json_begin(&j, stdout);
   wr_json_object(&j);
-  wr_json_key(&j, "text");
-  wr_json_bytes(&j, r->text, r->text_bytes);
-  json_ids(&j, "tokens", r->tokens, r->n_tokens);
-  json_ids(&j, "prompt_tokens", r->prompt_tokens, r->n_prompt_tokens);
-  wr_json_string(&j, "finish", weir_finish_name(r->finish));
-  wr_json_key(&j, "seed");
-  wr_json_uint(&j, r->seed);
-  wr_json_key(&j, "context");
-  wr_json_int(&j, r->context_tok);
-  wr_json_key(&j, "seconds");
-  wr_json_object(&j);
-  wr_json_number(&j, "load", r->seconds.load);
-  wr_json_number(&j, "prefill", r->seconds.prefill);
-  wr_json_number(&j, "decode", r->seconds.decode);
-  wr_json_number(&j, "limit", r->seconds.limit);
-  wr_json_end(&j);
-  wr_json_number(&j, "prefill_tok_s", r->prefill_tok_s);
-  wr_json_number(&j, "decode_tok_s", r->decode_tok_s);
-  wr_json_number(&j, "bytes_per_token", r->bytes_per_token);
-  wr_json_number(&j, "weight_bytes_per_token", r->weight_bytes_per_token);
-  wr_json_number(&j, "kv_bytes_per_token", r->kv_bytes_per_token);
-  wr_json_number(&j, "limit_tok_s", r->limit_tok_s);
-  wr_json_number(&j, "limit_gb_s", r->limit_gb_s);
-  wr_json_number(&j, "limit_gb_s_worst", r->limit_gb_s_worst);
-  wr_json_key(&j, "limit_runs");
-  wr_json_int(&j, r->limit_runs);
-  wr_json_string(&j, "limit_mode", r->limit_mode);
-  wr_json_number(&j, "share_of_limit", r->share_of_limit);
-  if (r->profile) json_profile(&j, r->profile);
+  wr_json_result(&j, r);
   wr_json_end(&j);
   wr_json_done(&j);
+}
+
+void wr_print_limit(const wr_shown_limit *l) {
+  char bar[3 * 20 + 1], read[16];
+  wr_bar(bar, 20, l->share);
+  wr_size(read, l->bytes);
+  fprintf(stderr, "limit  %s bandwidth: %.1f GB/s (worst %.1f of %d plain reads of %s) = %.1f tok/s\n", l->mode, l->gb_s,
+          l->gb_s_worst, l->runs, read, l->tok_s);
+  fprintf(stderr, "share  %s %.0f %% of the limit%s\n", bar, l->share * 100,
+          l->share > 1 ? ": a measuring error, nothing reads faster than a plain read" : "");
 }
 
 /* The lines after an answer. */
@@ -114,33 +129,70 @@ static void print_report(const weir_result *r, int threads) {
   }
   fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, KV %s), ended by %s\n", r->n_tokens,
           r->decode_tok_s, threads, threads == 1 ? "" : "s", per_token, weights, kv, weir_finish_name(r->finish));
-  if (r->limit_tok_s <= 0) {
+  if (r->limit_tok_s <= 0)
     fprintf(stderr, "limit  not measured: the answer was too short\n");
-    return;
-  }
-  char bar[3 * 20 + 1], read[16];
-  wr_bar(bar, 20, r->share_of_limit);
-  wr_size(read, r->limit_bytes);
-  fprintf(stderr, "limit  %s bandwidth: %.1f GB/s (worst %.1f of %d plain reads of %s) = %.1f tok/s\n", r->limit_mode,
-          r->limit_gb_s, r->limit_gb_s_worst, r->limit_runs, read, r->limit_tok_s);
-  fprintf(stderr, "share  %s %.0f %% of the limit%s\n", bar, r->share_of_limit * 100,
-          r->share_of_limit > 1 ? ": a measuring error, nothing reads faster than a plain read" : "");
+  else
+    wr_print_limit(&(wr_shown_limit){r->limit_mode, r->limit_gb_s, r->limit_gb_s_worst, r->limit_bytes, r->limit_tok_s,
+                                     r->share_of_limit, r->limit_runs});
 }
 
-static void print_why(const weir_model *m, const weir_result *r) {
+void wr_print_why(const weir_model *m, const weir_profile *p) {
   weir_model_info info;
   weir_model_get_info(m, &info);
   char layout[512];
   weir_escape(info.layout, strlen(info.layout), layout, sizeof layout);
   fprintf(stderr, "\nweights: %s\n", layout);
-  const size_t n = r->profile ? weir_profile_print(r->profile, NULL, 0) : 0;
+  const size_t n = p ? weir_profile_print(p, NULL, 0) : 0;
   char *text = n ? malloc(n + 1) : NULL;
   if (text) {
-    weir_profile_print(r->profile, text, n + 1);
+    weir_profile_print(p, text, n + 1);
     fprintf(stderr, "\n%s", text);
   }
   free(text);
   wr_print_kernels(m);
+}
+
+weir_generate_options wr_generate_options(const wr_options *o, weir_text stops[WR_LIST_MAX]) {
+  for (size_t i = 0; i < o->stop.n; i++) stops[i] = (weir_text){o->stop.items[i], strlen(o->stop.items[i])};
+  return (weir_generate_options){.max_tok = o->n == WR_NOT_GIVEN ? 0 : o->n,
+                                 .sampling = o->sampling,
+                                 .stop = stops,
+                                 .n_stop = o->stop.n,
+                                 .ignore_eos = o->ignore_eos,
+                                 .parse_special = o->parse_special,
+                                 .show_special = o->show_special,
+                                 .chat = o->chat,
+                                 .system = o->system,
+                                 .profile = o->why};
+}
+
+static int generate_one(const wr_options *o, const char *prompt, size_t prompt_bytes) {
+  weir_context *ctx = NULL;
+  weir_model *m = NULL;
+  weir_session *session = NULL;
+  weir_result *r = NULL;
+  weir_status s = wr_open_model(o, o->args[0], &ctx, &m);
+  if (s != WEIR_OK) return wr_failed(o, s);
+  s = wr_open_session(o, m, &session);
+  if (s == WEIR_OK) {
+    weir_text stops[WR_LIST_MAX];
+    const weir_generate_options options = wr_generate_options(o, stops);
+    wr_stop_on_signal(session);
+    s = weir_generate(session, prompt, prompt_bytes, &options, print_piece, (void *)(uintptr_t)o, &r);
+    wr_stop_on_signal(NULL);
+  }
+  if (s == WEIR_OK && o->json) print_json(r);
+  if (s == WEIR_OK && !o->json) {
+    printf("\n");
+    fflush(stdout);
+    print_report(r, weir_context_threads(ctx));
+  }
+  if (s == WEIR_OK && o->why) wr_print_why(m, r->profile);
+  const int code = s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
+  weir_result_free(r);
+  weir_session_close(session);
+  wr_close_model(ctx, m);
+  return code;
 }
 
 int wr_cmd_generate(const wr_options *o) {
@@ -149,48 +201,11 @@ int wr_cmd_generate(const wr_options *o) {
   size_t prompt_bytes = 0;
   if (o->n == 0) return wr_usage(o, "-n wants at least 1 token, or -1 for all that fit (it is 256 when not given)");
   if (o->system && !o->chat) return wr_usage(o, "--system needs --chat");
+  if (o->parallel) return wr_generate_parallel(o);
+  if (o->slots || o->jsonl) return wr_usage(o, "--%s needs --parallel", o->slots ? "slots" : "jsonl");
   const int bad = read_prompt(o, &held, &prompt, &prompt_bytes);
   if (bad) return bad;
-
-  weir_context *ctx = NULL;
-  weir_model *m = NULL;
-  weir_session *session = NULL;
-  weir_result *r = NULL;
-  int code = 0;
-  weir_status s = wr_open_model(o, o->args[0], &ctx, &m);
-  if (s == WEIR_OK) {
-    s = wr_open_session(o, m, &session);
-    if (s == WEIR_OK) {
-      weir_text stops[WR_LIST_MAX];
-      for (size_t i = 0; i < o->stop.n; i++) stops[i] = (weir_text){o->stop.items[i], strlen(o->stop.items[i])};
-      const weir_generate_options options = {.max_tok = o->n == WR_NOT_GIVEN ? 0 : o->n,
-                                             .sampling = o->sampling,
-                                             .stop = stops,
-                                             .n_stop = o->stop.n,
-                                             .ignore_eos = o->ignore_eos,
-                                             .parse_special = o->parse_special,
-                                             .show_special = o->show_special,
-                                             .chat = o->chat,
-                                             .system = o->system,
-                                             .profile = o->why};
-      wr_stop_on_signal(session);
-      s = weir_generate(session, prompt, prompt_bytes, &options, print_piece, (void *)(uintptr_t)o, &r);
-      wr_stop_on_signal(NULL);
-    }
-    if (s == WEIR_OK && o->json) print_json(r);
-    if (s == WEIR_OK && !o->json) {
-      printf("\n");
-      fflush(stdout);
-      print_report(r, weir_context_threads(ctx));
-    }
-    if (s == WEIR_OK && o->why) print_why(m, r);
-    code = s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
-    weir_result_free(r);
-    weir_session_close(session);
-    wr_close_model(ctx, m);
-  } else {
-    code = wr_failed(o, s);
-  }
+  const int code = generate_one(o, prompt, prompt_bytes);
   free(held);
   return code;
 }
