@@ -106,6 +106,7 @@ int wr_interrupted(void);
 
 bool wr_terminal(FILE *f);
 bool wr_redraws(FILE *f); /* a terminal on which a line can be drawn over */
+bool wr_colours(FILE *f); /* the same, and NO_COLOR is not set */
 int wr_columns(FILE *f); /* of the terminal; 80 where there is none */
 bool wr_utf8(void);      /* does the locale want UTF-8? */
 /* A bar on stderr that is drawn over itself, when stderr is a terminal and --json is not given; done outside [0, 1) ends the line. */

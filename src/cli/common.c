@@ -111,6 +111,11 @@ bool wr_redraws(FILE *f) {
   return wr_terminal(f) && !(kind && strcmp(kind, "dumb") == 0);
 }
 
+bool wr_colours(FILE *f) {
+  const char *none = getenv("NO_COLOR");
+  return wr_redraws(f) && !(none && *none);
+}
+
 int wr_columns(FILE *f) {
   struct winsize size;
   return ioctl(fileno(f), TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 80;
