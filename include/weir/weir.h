@@ -19,7 +19,7 @@
  * - Text is bytes with a length. It is UTF-8 where it is text; nothing needs a final NUL unless it says so.
  *
  * Environment: $WEIR_CACHE is where files are kept (see 'cache'), $WEIR_ISA (generic, avx2, avx512) forbids newer instructions,
- * $WEIR_USE forces kernel rows (see weir_model_options.use).
+ * $WEIR_USE forces kernel rows (see weir_model_options.use), $WEIR_TUNE=off ignores the tune file (see 'bench').
  *
  * Caveats
  * - A mapped model file that another process truncates raises SIGBUS in the reader; weir_model_options.no_mmap reads it
@@ -750,6 +750,21 @@ typedef struct weir_bench_options {
 typedef int (*weir_bench_fn)(void *user, const weir_bench_row *row); /* not 0: ESTOPPED */
 /* `machine` are the peaks to hold the kernels against. On the null device EUNSUPPORTED. */
 weir_status weir_bench_ops(weir_context *ctx, const weir_machine *machine, const weir_bench_options *options, weir_bench_fn fn, void *user);
+
+/* The tune file: for kinds of calls (op, type of the weights, number of rows, size of the weights) which kernel was fastest on this
+ * machine, among kernels of one numeric class. Contexts opened later on this machine, with as many threads and the same instructions, plan by
+ * it ("from the tune file" in 'why'); no bit of a result changes, a training run goes on bit for bit. $WEIR_TUNE=off: as if there were none. */
+typedef struct weir_tune_row {
+  const char *kind;         /* "matmul q4_0/pack16 rows<=4 weights<=2M", the number of rows rounded up; names are valid during the callback */
+  const char *first, *best; /* kernels: first of the table, and what is used from now on; the same where nothing is gained */
+  double first_us, best_us; /* of one call */
+  double done;              /* 0 … 1 */
+} weir_tune_row;
+typedef int (*weir_tune_fn)(void *user, const weir_tune_row *row); /* not 0: ESTOPPED, and the file stays as it was */
+/* Times the kinds that models use, minutes, and writes the file. On the null device EUNSUPPORTED. */
+weir_status weir_tune(weir_context *ctx, weir_tune_fn fn, void *user);
+/* One sentence about the tune file of this context: its path and how many choices it has, or why none is used. */
+const char *weir_context_tune(const weir_context *ctx);
 
 /* ------------------------------------------------------------------------------------------------------------- training
  * A run trains one model from data, and lives in a folder:

@@ -79,19 +79,23 @@ static void json_machine(const weir_machine *m) {
 
 static int bench_machine(const wr_options *o) {
   weir_machine m;
-  const weir_status s = measure(o, o->refresh, &m);
+  weir_context *ctx;
+  weir_status s = measure(o, o->refresh, &m);
+  if (s == WEIR_OK) s = wr_open_context(o, &ctx);
   if (s != WEIR_OK) return wr_failed(o, s);
   if (o->json) {
     json_machine(&m);
-    return wr_done(o);
+  } else {
+    const size_t n = weir_machine_print(&m, NULL, 0);
+    char *text = malloc(n + 1);
+    if (text) {
+      weir_machine_print(&m, text, n + 1);
+      fputs(text, stdout);
+    }
+    free(text);
+    printf("tune file: %s\n", weir_context_tune(ctx));
   }
-  const size_t n = weir_machine_print(&m, NULL, 0);
-  char *text = malloc(n + 1);
-  if (text) {
-    weir_machine_print(&m, text, n + 1);
-    fputs(text, stdout);
-  }
-  free(text);
+  weir_context_close(ctx);
   return wr_done(o);
 }
 
@@ -119,6 +123,7 @@ static int list_row(void *user, const weir_bench_row *r) {
 }
 
 static int bench_ops(const wr_options *o) {
+  if (o->tune) return wr_bench_tune(o);
   weir_machine m;
   weir_context *ctx;
   weir_status s = measure(o, false, &m);

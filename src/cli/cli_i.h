@@ -94,6 +94,7 @@ int wr_requests_read(const wr_options *o, wr_request_file *out); /* 0, or an exi
 void wr_requests_free(wr_request_file *f);
 
 int wr_bench_data(const wr_options *o); /* bench_data.c */
+int wr_bench_tune(const wr_options *o); /* bench_tune.c */
 void wr_json_bench(wr_json *j, const weir_bench_row *r); /* opens an object with the keys of every bench; the caller may add, and ends it */
 
 /* Ctrl-C, SIGTERM and SIGHUP make the session stop; a second one ends the process at once. wr_interrupted: 0, or 128 and its number. */

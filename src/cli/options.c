@@ -474,7 +474,8 @@ static void man_page(void) {
          "fault; 130 interrupted; 143 "
          "terminated.\n.SH ENVIRONMENT\n.TP\n.B WEIR_CACHE\nfolder of packed weights and measurements (~/.cache/weir)\n.TP\n.B "
          "WEIR_ISA\ngeneric, avx2 or "
-         "avx512: use no newer instructions\n.TP\n.B WEIR_USE\nop:row,op:row: force kernels\n.TP\n.B NO_COLOR\nno colour\n");
+         "avx512: use no newer instructions\n.TP\n.B WEIR_USE\nop:row,op:row: force kernels\n.TP\n.B WEIR_TUNE\noff: ignore the tune "
+         "file\n.TP\n.B NO_COLOR\nno colour\n");
 }
 
 int wr_cmd_completion(const wr_options *o) {

@@ -242,8 +242,25 @@ typedef struct wr_class_ledger {
 } wr_class_ledger;
 void wr_class_ledger_free(wr_class_ledger *l);
 
+/* tune.c: for kinds of calls (op, type of the weights, rows, size of the weights), the rows that were fastest on this machine, best first.
+ * Rows of another numeric class than the table's order leads to are passed over, so that a tune file changes no bit of a result. */
+enum { WR_TUNE_ROWS = 4 };
+typedef struct wr_tune_entry {
+  uint64_t kind; /* hash of the name of the kind */
+  const wr_row *rows[WR_TUNE_ROWS];
+  int n_rows;
+} wr_tune_entry;
+typedef struct wr_tune { wr_tune_entry *entries; size_t n; } wr_tune; /* {0}: the order of the table */
+weir_status wr_tune_parse(const char *text, wr_tune *out); /* EFORMAT with the reason; *out is untouched then */
+void wr_tune_free(wr_tune *t);
+const wr_tune_entry *wr_tune_find(const wr_tune *t, const char *kind); /* NULL: none */
+void wr_tune_kind(const wr_op *op, const wr_call *c, char *buf, size_t cap); /* of a call with registers; data may be NULL */
+void wr_tune_head(wr_str *text);                                             /* the text that parse takes: first the head, */
+void wr_tune_add(wr_str *text, const char *kind, const wr_row *const *rows, int n); /* then a kind a line; up to WR_TUNE_ROWS rows */
+
 typedef struct wr_plan_options {
   wr_class_ledger *classes;  /* NULL: none kept */
+  const wr_tune *tune;       /* NULL: the order of the table */
   const char *use;           /* "op:row,op:row": forced rows; NULL: $WEIR_USE */
   bool profile;              /* time each step */
   bool poison;               /* fill arena and scratch with NaN before every run (tests) */
@@ -262,7 +279,7 @@ typedef struct wr_plan {
   size_t arena_bytes, scratch_bytes;
   int n_barriers;
   wr_regs *regs_host;        /* what the next run uses; wr_plan_run writes it to the device */
-  uint64_t fingerprint;      /* rows, isa, layouts */
+  uint64_t fingerprint;      /* numeric classes, isa, layouts: what the bits of a result depend on */
 } wr_plan;
 
 /* select + place + plan. The program must have passed wr_check. On the null device nothing is allocated. */
@@ -276,8 +293,9 @@ void wr_plan_cost(const wr_plan *plan, int step, const wr_regs *regs, wr_cost *o
 /* For each kind of instruction, in the order of the list, the row chosen and why the rows before it were not; what is alike is told once. */
 void wr_plan_why(const wr_plan *plan, wr_str *s);
 
-/* Which row would run this call, and why not the better ones. why may be NULL. NULL: none (the sentence is left in the error). */
-const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, wr_class_ledger *classes, const char *use, wr_str *why);
+/* Which row would run this call, and why not the better ones. Of the options: classes, tune and use. why may be NULL. NULL: none (the
+ * sentence is left in the error). */
+const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, const wr_plan_options *o, wr_str *why);
 /* Does this row take this call on this device? NULL: yes, else the printable reason. */
 const char *wr_row_refuses(const wr_op *op, const wr_row *row, const wr_call *c, const wr_device *d, char *buf, size_t cap);
 

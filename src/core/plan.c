@@ -117,7 +117,7 @@ static weir_status select_rows(wr_plan *plan, wr_memory_plan *m, const wr_regs *
   for (int i = 0; i < p->n_instrs; i++) {
     wr_call *c = &plan->list.steps[i].call;
     describe_call(p, m, i, full, c);
-    const wr_row *row = wr_select(p->instrs[i].op, c, d, plan->options.classes, plan->options.use, NULL);
+    const wr_row *row = wr_select(p->instrs[i].op, c, d, &plan->options, NULL);
     if (!row) return wr_fail_prefix(WEIR_EUNSUPPORTED, "instruction %d (%s): ", i, p->instrs[i].op->name);
     if (plan->options.classes && plan->options.classes->oom) {
       plan->options.classes->oom = false;
@@ -133,7 +133,11 @@ static weir_status select_rows(wr_plan *plan, wr_memory_plan *m, const wr_regs *
 static uint64_t fingerprint(const wr_plan *plan) {
   const wr_program *p = plan->program;
   uint64_t h = wr_hash64(&plan->mem->device->isa, sizeof(uint32_t), 1);
-  for (int i = 0; i < p->n_instrs; i++) h = wr_hash64(p->instrs[i].row->name, strlen(p->instrs[i].row->name), h);
+  for (int i = 0; i < p->n_instrs; i++) {
+    const wr_instr *in = &p->instrs[i];
+    h = wr_hash64(in->op->name, strlen(in->op->name), h);
+    h = wr_hash64(in->row->klass, strlen(in->row->klass), h);
+  }
   for (int v = 0; v < p->n_values; v++) h = wr_hash64(&p->values[v].t, offsetof(wr_vtype, ext), h);
   return h;
 }
@@ -314,11 +318,15 @@ void wr_plan_why(const wr_plan *plan, wr_str *s) {
   wr_str one = {0};
   size_t begin[KINDS], end[KINDS]; /* in s: what was told */
   int n = 0;
+  const wr_regs full = full_bucket(p);
+  const wr_plan_options options = {.tune = plan->options.tune, .use = plan->options.use};
   for (int i = 0; i < plan->list.n; i++) {
     const wr_op *op = p->instrs[i].op;
+    wr_call call = plan->list.steps[i].call;
+    call.regs = &full;
     wr_str_clear(&one);
     wr_str_printf(&one, "%s\n", op->name);
-    (void)wr_select(op, &plan->list.steps[i].call, plan->mem->device, NULL, plan->options.use, &one);
+    (void)wr_select(op, &call, plan->mem->device, &options, &one);
     if (one.oom || s->oom) break;
     int k = 0;
     while (k < n && (end[k] - begin[k] != one.len || memcmp(s->ptr + begin[k], one.ptr, one.len) != 0)) k++;

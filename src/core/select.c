@@ -1,4 +1,5 @@
-/* Which kernel row runs a call: the first that does not refuse, in the order of the op's table.
+/* Which kernel row runs a call: the first that does not refuse, in the order of the op's table; or the first of the same numeric class
+ * in the order of this machine's tune file.
  *
  * Every refusal is a sentence that --why prints. $WEIR_USE=op:row,op:row forces rows (a row's whole name, or its last words: "ref"), so that
  * bisecting a wrong number is a command. A ledger keeps one numeric class for each kind of call over all plans of a model. */
@@ -140,14 +141,24 @@ weir_status wr_use_check(const char *use) {
   return WEIR_OK;
 }
 
-const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, wr_class_ledger *classes, const char *use,
-                        wr_str *why) {
+/* The row that the tune file puts before `first`, which the order of the table leads to; NULL: none. */
+static const wr_row *tuned_row(const wr_op *op, const wr_call *c, const wr_device *d, const wr_tune *tune, const wr_row *first) {
+  char kind[160], reason[160];
+  if (!tune || !tune->n) return NULL;
+  wr_tune_kind(op, c, kind, sizeof kind);
+  const wr_tune_entry *e = wr_tune_find(tune, kind);
+  for (int i = 0; e && i < e->n_rows && e->rows[i] != first; i++)
+    if (strcmp(e->rows[i]->klass, first->klass) == 0 && !wr_row_refuses(op, e->rows[i], c, d, reason, sizeof reason)) return e->rows[i];
+  return NULL;
+}
+
+const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, const wr_plan_options *o, wr_str *why) {
   char key[512], reason[160];
   size_t forced_len = 0;
-  if (!use) use = getenv("WEIR_USE");
+  const char *use = o->use ? o->use : getenv("WEIR_USE");
   const char *forced = use ? forced_row(use, op, &forced_len) : NULL;
   class_key(op, c, key, sizeof key);
-  const char *kept = classes && !forced ? ledger_class(classes, key) : NULL;
+  const char *kept = o->classes && !forced ? ledger_class(o->classes, key) : NULL;
   for (int i = 0; i < op->n_rows; i++) {
     const wr_row *row = &op->rows[i];
     const char *no = NULL;
@@ -160,8 +171,12 @@ const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, w
       no = reason;
     }
     if (!no) {
-      if (classes) ledger_note(classes, key, row->klass);
-      if (why) wr_str_printf(why, "  %s: chosen, class %s%s\n", row->name, row->klass, forced ? ", forced" : "");
+      const wr_row *tuned = forced ? NULL : tuned_row(op, c, d, o->tune, row);
+      if (o->classes) ledger_note(o->classes, key, row->klass);
+      if (why && tuned) wr_str_printf(why, "  %s: slower here by the tune file\n", row->name);
+      if (tuned) row = tuned;
+      if (why)
+        wr_str_printf(why, "  %s: chosen, class %s%s\n", row->name, row->klass, forced ? ", forced" : tuned ? ", from the tune file" : "");
       return row;
     }
     if (why) wr_str_printf(why, "  %s: %s\n", row->name, no);

@@ -20,6 +20,7 @@ weir_status weir_context_open(const weir_context_options *options, weir_context 
   }
   wr_mem_init(&ctx->mem, ctx->device, (size_t)WR_MIN(o.memory_bytes, (uint64_t)SIZE_MAX));
   pthread_mutex_init(&ctx->lock, NULL);
+  wr_context_tune_open(ctx);
   *out = ctx;
   return WEIR_OK;
 }
@@ -28,6 +29,7 @@ void weir_context_close(weir_context *ctx) {
   if (!ctx) return;
   ctx->device->api->close(ctx->device);
   pthread_mutex_destroy(&ctx->lock);
+  wr_tune_free(&ctx->tune);
   wr_free(ctx);
 }
 

@@ -24,6 +24,8 @@ struct weir_context {
   wr_device *device;
   wr_mem mem;
   pthread_mutex_t lock; /* of mem, and of whatever else models and sessions of two threads share */
+  wr_tune tune;         /* the choices of this machine's tune file: for every plan */
+  char tune_text[256];  /* weir_context_tune */
 };
 
 struct weir_model {

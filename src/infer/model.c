@@ -92,11 +92,11 @@ size_t wr_give_text(wr_str *s, char *out, size_t cap) {
 }
 
 /* Text about the one-row plan, or the sentence that says why there is none. */
-static size_t about_plan(const weir_model *m, void (*write)(const wr_plan *plan, wr_str *s), char *out, size_t cap) {
+/* `s`: what stands before it; freed here. */
+static size_t about_plan(const weir_model *m, wr_str s, void (*write)(const wr_plan *plan, wr_str *s), char *out, size_t cap) {
   weir_model *shared = (weir_model *)(uintptr_t)m; /* an engine changes its own state only */
   wr_engine *e = NULL;
   const wr_plan *plan;
-  wr_str s = {0};
   weir_status status = wr_engine_open(shared, WR_KV_PAGE, WR_KV_PAGE, WR_F16, &e);
   if (status == WEIR_OK) status = wr_engine_plan(e, 1, 1, false, &plan);
   if (status == WEIR_OK)
@@ -109,6 +109,12 @@ static size_t about_plan(const weir_model *m, void (*write)(const wr_plan *plan,
 
 static void write_program(const wr_plan *plan, wr_str *s) { wr_print(plan->program, s); }
 
-size_t weir_model_why(const weir_model *m, char *out, size_t cap) { return about_plan(m, wr_plan_why, out, cap); }
+size_t weir_model_why(const weir_model *m, char *out, size_t cap) {
+  wr_str s = {0};
+  wr_str_printf(&s, "tune file: %s\n", weir_context_tune(m->ctx));
+  return about_plan(m, s, wr_plan_why, out, cap);
+}
 
-size_t weir_model_program(const weir_model *m, char *out, size_t cap) { return about_plan(m, write_program, out, cap); }
+size_t weir_model_program(const weir_model *m, char *out, size_t cap) {
+  return about_plan(m, (wr_str){0}, write_program, out, cap);
+}

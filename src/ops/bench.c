@@ -6,10 +6,7 @@
 
 static double seconds_of(uint64_t ns) { return (double)ns * 1e-9; }
 
-/* Best time of one call in seconds. The first run decides how many calls a repeat has. */
-static weir_status time_row(wr_trial *t, const wr_row *row, wr_device *d, const wr_bench_ops_options *o, double *best) {
-  const double least = o->seconds > 0 ? o->seconds : 0.05;
-  const int reps = o->reps > 0 ? o->reps : 5;
+weir_status wr_trial_time(wr_trial *t, const wr_row *row, wr_device *d, double least, int reps, double *best) {
   uint64_t ns;
   int n = 1;
   WR_TRY(wr_trial_reset(t, row, d->n_threads));
@@ -26,6 +23,10 @@ static weir_status time_row(wr_trial *t, const wr_row *row, wr_device *d, const 
     if (!i || s < *best) *best = s;
   }
   return WEIR_OK;
+}
+
+bool wr_row_slow(const wr_row *row, const wr_device *d) {
+  return (row->isa & WR_ISA_LEVEL_MASK) < WR_MIN(d->isa & WR_ISA_LEVEL_MASK, (uint32_t)WR_ISA_AVX2);
 }
 
 static double working_set(const wr_trial *t) {
@@ -55,11 +56,9 @@ static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_optio
       open = true;
     }
     if (wr_row_refuses(c->op, row, &t.call, d, why, sizeof why)) continue;
-    /* minutes a call: references, and portable code on a processor that can do better */
-    if (t.cost.flop > SLOW_FLOP && (row->isa & WR_ISA_LEVEL_MASK) < WR_MIN(d->isa & WR_ISA_LEVEL_MASK, (uint32_t)WR_ISA_AVX2))
-      continue;
+    if (t.cost.flop > SLOW_FLOP && wr_row_slow(row, d)) continue; /* minutes a call */
     double best = 0;
-    s = time_row(&t, row, d, o, &best);
+    s = wr_trial_time(&t, row, d, o->seconds > 0 ? o->seconds : 0.05, o->reps > 0 ? o->reps : 5, &best);
     const char *shape = c->text + strcspn(c->text, " ");
     wr_bench_op r = {.name = row->name,
                      .shape = shape + strspn(shape, " "),

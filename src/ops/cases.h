@@ -119,6 +119,10 @@ weir_status wr_trial_reset(wr_trial *t, const wr_row *row, int n_threads);
 weir_status wr_trial_run(wr_trial *t, const wr_row *row, wr_device *d, int n, uint64_t *ns);
 /* Are guards, padding and inputs as they were? false: `why` says which argument and byte. */
 bool wr_trial_intact(const wr_trial *t, char *why, size_t cap);
+/* Best time of one call in seconds. A first run decides how many calls a repeat has, so that it takes `least` seconds: bench.c. */
+weir_status wr_trial_time(wr_trial *t, const wr_row *row, wr_device *d, double least, int reps, double *best);
+/* References, and portable code on a processor that can do better. */
+bool wr_row_slow(const wr_row *row, const wr_device *d);
 /* The same case with every plain float argument as F64, holding the same numbers. */
 weir_status wr_trial_as_double(const wr_trial *t, wr_trial *out);
 
@@ -136,5 +140,16 @@ typedef struct wr_bench_op {
 } wr_bench_op;
 weir_status wr_bench_ops(wr_device *d, const wr_bench_ops_options *o, void (*each)(void *user, const wr_bench_op *r),
                          void *user);
+
+/* ---- tune.c: the rows of one class that do not refuse, by turns, over the kinds of calls that models make (wr_tune_kind) */
+typedef struct wr_tuned {
+  const char *kind;
+  const wr_row *first, *best; /* of the table's order, and what goes before it; the same: the table is right, or nothing is gained */
+  double first_s, best_s;     /* of one call */
+  double done;                /* share of the work, 0 … 1 */
+} wr_tuned;
+/* Adds to `text` (begun by wr_tune_head) a line for each kind where another row than the table's is faster by more than the noise. each:
+ * false ends it with ESTOPPED. A kind of which only one row is left is not told. */
+weir_status wr_tune_ops(wr_device *d, bool (*each)(void *user, const wr_tuned *r), void *user, wr_str *text);
 
 #endif

@@ -145,6 +145,7 @@ void weir_trainer_get_info(const weir_trainer *t, weir_trainer_info *out) {
 
 size_t weir_trainer_why(const weir_trainer *t, char *out, size_t cap) {
   wr_str s = {0};
+  wr_str_printf(&s, "tune file: %s\n", weir_context_tune(t->ctx));
   wr_str_puts(&s, "a micro-step:\n");
   wr_plan_why(&t->micro.plan, &s);
   wr_str_puts(&s, "the norm of the gradients:\n");

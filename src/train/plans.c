@@ -42,7 +42,7 @@ static weir_status find_moved(const weir_trainer *t, wr_stage *s) {
 /* ------------------------------------------------------------------------------------------------------------------- planning */
 
 static weir_status make_stage(weir_trainer *t, wr_stage *s, const wr_buf *arena) {
-  const wr_plan_options options = {.use = t->set.o.use, .profile = true, .arena = arena};
+  const wr_plan_options options = {.tune = &t->ctx->tune, .use = t->set.o.use, .profile = true, .arena = arena};
   WR_TRY(wr_program_status(&s->program));
   pthread_mutex_lock(&t->ctx->lock);
   const weir_status st = wr_plan_make(&s->program, &t->ctx->mem, &options, &s->plan);

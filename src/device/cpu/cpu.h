@@ -1,6 +1,6 @@
 /* cpu: what this machine's processor is and how fast it reads, for those who report a share of its limit.
  *
- * Exports: the facts about the CPU, and the plain read that decode speed is compared with. The measuring of the whole machine
+ * Exports: the facts about the CPU, the plain read that decode speed is compared with, and the keeping of results about the machine. The measuring of the whole machine
  * is public API (weir.h, "machine"). The CPU as a device is in device.h.
  */
 #ifndef WR_CPU_H
@@ -28,5 +28,14 @@ typedef struct wr_range {
   size_t bytes;
 } wr_range;
 double wr_read_bandwidth(wr_team *team, const wr_range *ranges, size_t n, int passes);
+
+/* ---- results about this machine, kept: lines of text in CACHE/KIND-<hash of kind and identity>.txt, behind the identity and before
+ * a sum */
+void wr_machine_identify(weir_machine *m); /* the identity of this machine; all else is left as it is */
+void wr_machine_set_isa(weir_machine *m, uint32_t isa);
+weir_status wr_kept_path(const char *kind, const weir_machine *identity, char *out, size_t cap);
+weir_status wr_kept_save(const char *path, const char *kind, const weir_machine *identity, const wr_str *body); /* whole or not at all */
+/* The lines, NUL-terminated; the caller frees. EFORMAT: damaged, or of another machine or kind. */
+weir_status wr_kept_load(const char *path, const char *kind, const weir_machine *identity, char **out);
 
 #endif

@@ -1,6 +1,6 @@
-/* machine_file.c: owns what identifies a machine, and the file that a measured result is kept in.
+/* machine_file.c: owns what identifies a machine, and the files that results about it are kept in.
  *
- * The file is lines of text, "key value…", so that a person can read it and another program can cut it:
+ * A file is lines of text, "key value…", so that a person can read it and another program can cut it:
  *   weir-machine 1
  *   cpu Intel(R) Xeon(R) Processor
  *   …
@@ -16,19 +16,23 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define VERSION_LINE "weir-machine 1\n"
-#define FILE_BYTES_MAX ((size_t)64 << 10)
+#define KIND "machine"
+#define FILE_BYTES_MAX ((size_t)1 << 20)
+
+void wr_machine_set_isa(weir_machine *m, uint32_t isa) {
+  snprintf(m->isa, sizeof m->isa, "%s", wr_isa_name(isa));
+  snprintf(m->features, sizeof m->features, "%s%s%s", isa & WR_ISA_AVX512_FP16 ? "fp16 " : "",
+           isa & WR_ISA_AVX512_BF16 ? "bf16 " : "", isa & WR_ISA_AMX_INT8 ? "amx " : "");
+  size_t n = strlen(m->features);
+  if (n) m->features[n - 1] = '\0';
+}
 
 void wr_machine_identify(weir_machine *m) {
   wr_cpu_facts f;
   wr_cpu_facts_get(&f);
   memcpy(m->cpu, f.model, sizeof m->cpu);
   memcpy(m->kernel, f.kernel, sizeof m->kernel);
-  snprintf(m->isa, sizeof m->isa, "%s", wr_isa_name(f.isa));
-  snprintf(m->features, sizeof m->features, "%s%s%s", f.isa & WR_ISA_AVX512_FP16 ? "fp16 " : "",
-           f.isa & WR_ISA_AVX512_BF16 ? "bf16 " : "", f.isa & WR_ISA_AMX_INT8 ? "amx " : "");
-  size_t n = strlen(m->features);
-  if (n) m->features[n - 1] = '\0';
+  wr_machine_set_isa(m, f.isa);
   m->cpus = f.n_cpus;
   m->threads = f.threads;
   m->memory_bytes = f.memory_bytes;
@@ -37,32 +41,77 @@ void wr_machine_identify(weir_machine *m) {
   m->l3_bytes = f.l3_bytes;
 }
 
-/* The head of the file: all that must be the same for a result to be used. */
-static void put_identity(wr_str *s, const weir_machine *m) {
-  wr_str_puts(s, VERSION_LINE);
+/* The head of a file: all that must be the same for it to be used. */
+static void put_identity(wr_str *s, const char *kind, const weir_machine *m) {
+  wr_str_printf(s, "weir-%s 1\n", kind);
   wr_str_printf(s, "cpu %s\nkernel %s\nisa %s\nfeatures %s\n", m->cpu, m->kernel, m->isa, m->features);
   wr_str_printf(s, "cpus %d\nthreads %d\nmemory %" PRIu64 "\n", m->cpus, m->threads, m->memory_bytes);
   wr_str_printf(s, "caches %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", m->l1d_bytes, m->l2_bytes, m->l3_bytes);
 }
 
-weir_status wr_machine_path(const weir_machine *identity, char *out, size_t cap) {
+weir_status wr_kept_path(const char *kind, const weir_machine *identity, char *out, size_t cap) {
   char folder[512];
   WR_TRY(wr_cache_dir(folder, sizeof folder));
   wr_str s = {0};
-  put_identity(&s, identity);
+  put_identity(&s, kind, identity);
   if (s.oom) {
     wr_str_free(&s);
     return wr_fail_nomem(1024, "the identity of the machine");
   }
-  int n = snprintf(out, cap, "%s/machine-%016" PRIx64 ".txt", folder, wr_hash64(s.ptr, s.len, 0));
+  int n = snprintf(out, cap, "%s/%s-%016" PRIx64 ".txt", folder, kind, wr_hash64(s.ptr, s.len, 0));
   wr_str_free(&s);
   if (n < 0 || (size_t)n >= cap) return wr_fail(WEIR_EFAIL, "the name of the machine's file is too long");
   return WEIR_OK;
 }
 
+weir_status wr_kept_save(const char *path, const char *kind, const weir_machine *identity, const wr_str *body) {
+  wr_str s = {0};
+  put_identity(&s, kind, identity);
+  if (body->len) wr_str_put(&s, body->ptr, body->len);
+  if (!s.oom) wr_str_printf(&s, "check %016" PRIx64 "\n", wr_hash64(s.ptr, s.len, 0));
+  weir_status status =
+      s.oom || body->oom ? wr_fail_nomem(s.len, "the machine's file") : wr_file_write_atomic(path, s.ptr, s.len);
+  wr_str_free(&s);
+  return status;
+}
+
+/* The body of a file's text, ended where its sum began; NULL: not whole, or not of this machine. */
+static char *body_of(char *text, size_t n, const char *kind, const weir_machine *identity) {
+  static const char tail_form[] = "check 0123456789abcdef\n";
+  const size_t tail = sizeof tail_form - 1;
+  wr_str head = {0};
+  put_identity(&head, kind, identity);
+  const size_t at = head.len;
+  const bool ours = !head.oom && n >= at + tail && memcmp(text, head.ptr, at) == 0;
+  wr_str_free(&head);
+  if (!ours) return NULL;
+  char *check = text + n - tail, want[sizeof tail_form];
+  snprintf(want, sizeof want, "check %016" PRIx64 "\n", wr_hash64(text, (size_t)(check - text), 0));
+  if (strcmp(check, want) != 0) return NULL;
+  *check = '\0';
+  return text + at;
+}
+
+weir_status wr_kept_load(const char *path, const char *kind, const weir_machine *identity, char **out) {
+  char *text;
+  size_t n;
+  WR_TRY(wr_file_read(path, FILE_BYTES_MAX, &text, &n));
+  const char *body = body_of(text, n, kind, identity);
+  if (body) {
+    memmove(text, body, strlen(body) + 1);
+    *out = text;
+    return WEIR_OK;
+  }
+  wr_free(text);
+  return wr_fail(WEIR_EFORMAT, "it is damaged, or of another machine");
+}
+
+weir_status wr_machine_path(const weir_machine *identity, char *out, size_t cap) {
+  return wr_kept_path(KIND, identity, out, cap);
+}
+
 weir_status wr_machine_save(const char *path, const weir_machine *m) {
   wr_str s = {0};
-  put_identity(&s, m);
   wr_str_printf(&s, "date %" PRId64 "\nquick %d\n", m->date, m->quick);
   for (size_t i = 0; i < m->n_reads; i++)
     wr_str_printf(&s, "read %" PRIu64 " %d %.6g\n", m->reads[i].bytes, m->reads[i].threads, m->reads[i].gb_s);
@@ -71,8 +120,7 @@ weir_status wr_machine_save(const char *path, const weir_machine *m) {
   for (size_t i = 0; i < m->n_barriers; i++)
     wr_str_printf(&s, "barrier %d %.6g %.6g\n", m->barriers[i].threads, m->barriers[i].best_ns, m->barriers[i].median_ns);
   wr_str_printf(&s, "disk %.6g\n", m->disk_gb_s);
-  if (!s.oom) wr_str_printf(&s, "check %016" PRIx64 "\n", wr_hash64(s.ptr, s.len, 0));
-  weir_status status = s.oom ? wr_fail_nomem(s.len, "the machine's file") : wr_file_write_atomic(path, s.ptr, s.len);
+  weir_status status = wr_kept_save(path, KIND, m, &s);
   wr_str_free(&s);
   return status;
 }
@@ -109,20 +157,10 @@ static bool parse_line(const char *line, weir_machine *m) {
   return false;
 }
 
-static bool parse(char *text, size_t n, const weir_machine *identity, weir_machine *m) {
-  static const char tail_form[] = "check 0123456789abcdef\n";
-  wr_str head = {0};
-  put_identity(&head, identity);
-  bool ok = !head.oom && n >= head.len + sizeof tail_form - 1 && memcmp(text, head.ptr, head.len) == 0;
-  size_t head_len = head.len;
-  wr_str_free(&head);
-  if (!ok) return false;
-  char *check = text + n - (sizeof tail_form - 1), want[sizeof tail_form];
-  snprintf(want, sizeof want, "check %016" PRIx64 "\n", wr_hash64(text, (size_t)(check - text), 0));
-  if (strcmp(check, want) != 0) return false;
-  *check = '\0';
+/* The lines after the identity. */
+static bool parse(char *text, const weir_machine *identity, weir_machine *m) {
   *m = *identity;
-  for (char *line = text + head_len, *next; *line; line = next) {
+  for (char *line = text, *next; *line; line = next) {
     next = strchr(line, '\n');
     if (!next) return false;
     *next++ = '\0';
@@ -133,10 +171,9 @@ static bool parse(char *text, size_t n, const weir_machine *identity, weir_machi
 
 bool wr_machine_load(const char *path, const weir_machine *identity, weir_machine *m) {
   char *text;
-  size_t n;
-  if (wr_file_read(path, FILE_BYTES_MAX, &text, &n) != WEIR_OK) return false;
+  if (wr_kept_load(path, KIND, identity, &text) != WEIR_OK) return false;
   weir_machine *read = wr_malloc(sizeof *read);
-  bool ok = read && parse(text, n, identity, read);
+  bool ok = read && parse(text, identity, read);
   if (ok) {
     *m = *read;
     m->cached = true;

@@ -3,7 +3,6 @@
 #define WR_MACHINE_I_H
 
 #include "device/cpu/cpu.h"
-#include "weir/weir.h"
 
 /* ---- read.c: one sample of a plain read; bytes per second, 0: nothing to read */
 typedef enum wr_read_kind { WR_READ_PLAIN, WR_READ_PREFETCH } wr_read_kind;
@@ -20,7 +19,6 @@ extern const wr_peak_loop wr_peak_loops[];
 extern const int wr_peak_loops_n;
 
 /* ---- machine_file.c: a kept result. Loading fills *m only with what was written for the same identity, whole. */
-void wr_machine_identify(weir_machine *m);
 bool wr_machine_load(const char *path, const weir_machine *identity, weir_machine *m);
 weir_status wr_machine_save(const char *path, const weir_machine *m);
 weir_status wr_machine_path(const weir_machine *identity, char *out, size_t cap);

@@ -1,0 +1,96 @@
+/* The tune file of a context: found by the identity of the machine, the instruction set and the number of threads; read when the context is
+ * opened, written by weir_tune. What it says is core/tune.c's; a file that cannot be used is as if it were not there, and why is said. */
+#include "infer/infer_i.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "device/cpu/cpu.h"
+#include "ops/ops.h"
+
+#define KIND "tune"
+
+/* The machine as this context uses it, and where its file is. The caller frees *m. */
+static weir_status find(const weir_context *ctx, weir_machine **m, char *path, size_t cap) {
+  weir_machine *id = wr_calloc(1, sizeof *id); /* too large for a small stack */
+  if (!id) return wr_fail_nomem(sizeof *id, "the identity of the machine");
+  wr_machine_identify(id);
+  wr_machine_set_isa(id, ctx->device->isa);
+  id->threads = ctx->device->n_threads;
+  const weir_status s = wr_kept_path(KIND, id, path, cap);
+  if (s != WEIR_OK) {
+    wr_free(id);
+    return s;
+  }
+  *m = id;
+  return WEIR_OK;
+}
+
+void wr_context_tune_open(weir_context *ctx) {
+  const char *set = getenv("WEIR_TUNE");
+  char path[640], *text = NULL;
+  weir_machine *id = NULL;
+  if (!ctx->device->team) {
+    snprintf(ctx->tune_text, sizeof ctx->tune_text, "none: device %s runs no kernels", ctx->device->api->name);
+    return;
+  }
+  if (set && strcmp(set, "off") == 0) {
+    snprintf(ctx->tune_text, sizeof ctx->tune_text, "none: WEIR_TUNE is off");
+    return;
+  }
+  weir_status s = find(ctx, &id, path, sizeof path);
+  if (s == WEIR_OK && access(path, F_OK) != 0) {
+    snprintf(ctx->tune_text, sizeof ctx->tune_text, "none for %d thread%s (weir bench ops --tune makes one)", ctx->device->n_threads,
+             ctx->device->n_threads == 1 ? "" : "s");
+  } else {
+    if (s == WEIR_OK) s = wr_kept_load(path, KIND, id, &text);
+    if (s == WEIR_OK) s = wr_tune_parse(text, &ctx->tune);
+    if (s == WEIR_OK)
+      snprintf(ctx->tune_text, sizeof ctx->tune_text, "%s: %zu choices", wr_escape(path, strlen(path)), ctx->tune.n);
+    else
+      snprintf(ctx->tune_text, sizeof ctx->tune_text, "not used: %s (weir bench ops --tune makes a new one)", weir_last_error());
+  }
+  wr_free(text);
+  wr_free(id);
+}
+
+const char *weir_context_tune(const weir_context *ctx) { return ctx->tune_text; }
+
+typedef struct telling {
+  weir_tune_fn fn;
+  void *user;
+} telling;
+
+static bool tell(void *user, const wr_tuned *r) {
+  const telling *t = user;
+  const weir_tune_row row = {.kind = r->kind,
+                             .first = r->first->name,
+                             .best = r->best->name,
+                             .first_us = r->first_s * 1e6,
+                             .best_us = r->best_s * 1e6,
+                             .done = r->done};
+  return t->fn(t->user, &row) == 0;
+}
+
+static weir_status tune(weir_context *ctx, telling *t, const weir_machine *id, const char *path, wr_str *text) {
+  char folder[512];
+  WR_TRY(wr_cache_dir(folder, sizeof folder));
+  WR_TRY(wr_mkdir_p(folder));
+  wr_tune_head(text);
+  WR_TRY(wr_tune_ops(ctx->device, tell, t, text));
+  return wr_kept_save(path, KIND, id, text);
+}
+
+weir_status weir_tune(weir_context *ctx, weir_tune_fn fn, void *user) {
+  char path[640];
+  weir_machine *id;
+  wr_str text = {0};
+  telling t = {fn, user};
+  if (!ctx->device->team)
+    return wr_fail(WEIR_EUNSUPPORTED, "device %s runs no kernels: nothing can be timed on it", ctx->device->api->name);
+  WR_TRY(find(ctx, &id, path, sizeof path));
+  const weir_status s = tune(ctx, &t, id, path, &text);
+  wr_str_free(&text);
+  wr_free(id);
+  return s;
+}
