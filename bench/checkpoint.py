@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """What saving costs: steps of a GPT-2 of 124M parameters (AdamW, T=256 B=4) beside a save and without one, in one run.
 
-checkpoint.py [--every 20] [--saves 2] [--torch PYTHON] [-- more options of weir train]
+checkpoint.py [--every 20] [--saves 2] [-- more options of weir train]
 
 A save is begun after every --every steps and written while training goes on. Steps that were made between the beginning of a save and
 its end count as beside it, the others are the measure. Printed: the median of both and their ratio (bar: 1.1), the longest beside a
-save, and the extra time of a save, all that its steps took longer, as a share of --every steps (bar: 5 %). With --torch: how long torch.save of
+save, and the extra time of a save, all that its steps took longer, as a share of --every steps (bar: 5 %). With PyTorch: how long torch.save of
 the same tensors stops training there. This is a measurement, not a test.
 """
-import argparse
 import json
 import os
 import random
@@ -20,7 +19,8 @@ import sys
 import tempfile
 import time
 
-REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import common
+
 V = 50257
 TORCH = """
 import sys, time, torch
@@ -78,15 +78,15 @@ def watch(command, run):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--weir", default=os.path.join(REPO, "weir"))
+    parser = common.parser(__doc__)
+    common.torch_options(parser)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--saves", type=int, default=2)
     parser.add_argument("--threads", default="2")
     parser.add_argument("--folder", default="/tmp", help="where the run is written; its disk is what is measured (%(default)s)")
-    parser.add_argument("--torch", help="a Python that has PyTorch")
     parser.add_argument("more", nargs="*", help="other options of weir train, after --")
     args = parser.parse_args()
+    common.begin(args, common.TORCH)
     place = tempfile.mkdtemp(prefix="weir-bench-checkpoint", dir=args.folder)
     try:
         vocabulary(os.path.join(place, "vocabulary.gguf"))
@@ -118,9 +118,11 @@ def main():
         print("checkpoint      %.0f MB, %d saves, one in %d steps" % (size / 1e6, args.saves, args.every))
         print("step            %.3f s without a save (median of %d), %.3f s beside one (median of %d)" % (
             base, len(plain), statistics.median(beside), len(beside)))
-        print("ratio           %.3f   bar 1.1   longest step beside a save %.3f" % (statistics.median(beside) / base, max(beside) / base))
-        print("extra of a save %.3f s = %.2f %% of %d steps   bar 5 %%   (%s)" % (
-            statistics.mean(extra), 100 * statistics.mean(extra) / (base * args.every), args.every, ", ".join("%.2f" % x for x in extra)))
+        print("longest step beside a save %.3f times one without; extra of a save %s s" % (max(beside) / base, ", ".join("%.2f" % x for x in extra)))
+        common.header("saving beside training", "")
+        common.record(args, "a step beside a save, of one without", "times", [statistics.median(beside) / base], command, lower=True, bar=1.1)
+        common.record(args, f"what a save costs, one in {args.every} steps", "%", [100 * statistics.mean(extra) / (base * args.every)], command,
+                      lower=True, bar=5.0)
         print("written in      %s s" % ", ".join("%.1f" % (ends[k * args.every] - next(at for at, r in seen if r["step"] == k * args.every))
                                                   for k in range(1, args.saves + 1)))
         if args.torch:

@@ -9,22 +9,18 @@ The programs take turns, --reps rounds, each in a process of its own. Text: Debi
 That the ids are as many is checked. Bars: twice tiktoken's speed; rustbpe's time. A line goes to bench/records/MACHINE.csv for each
 row. This is a measurement, not a test: the exit status is 0 whoever is faster.
 
-Peers live in the Python of --python ($WEIR_TORCH, or what `bench/peers torch` set up): pip install tiktoken tokenizers rustbpe gguf.
+Peers live in the Python of --torch ($WEIR_TORCH, or what `bench/peers torch` set up): pip install tiktoken tokenizers rustbpe gguf.
 A peer that is not installed is left out.
 """
-import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
-import sys
 import tempfile
 
-import decode
-from decode import CACHE, REPO, append, commit, machine_name, readable
+import common
 
-VOCAB = os.path.join(REPO, "..", "shared", "data", "vocab", "ggml-vocab-gpt-2.gguf")
+VOCAB = os.path.join(common.REPO, "..", "shared", "data", "vocab", "ggml-vocab-gpt-2.gguf")
 TRAINED = 8192
 GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 
@@ -92,7 +88,7 @@ except ImportError as missing:
 
 
 def peer(args, name, path, threads, vocab):
-    done = subprocess.run([args.python, "-c", PEER, name, path, str(threads), str(vocab), GPT2], capture_output=True, text=True)
+    done = subprocess.run([args.torch, "-c", PEER, name, path, str(threads), str(vocab), GPT2], capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError("%s: %s" % (name, done.stderr[-300:]))
     return json.loads(done.stdout)
@@ -109,72 +105,56 @@ def train(args, path, threads, folder):
     return [args.weir, "tokenizer", "train", path, "--vocab", str(TRAINED), "--out", out, "--threads", str(threads), "--json"]
 
 
-def row(args, what, unit, threads, command, ours, theirs, better, bar, peer_name):
-    best, peer_best = better(ours), better(theirs) if theirs else None
-    reached = "" if not theirs else "PASS" if better(best, bar(peer_best)) == best else "short"
-    figure = "%.3f" if unit == "s" else "%.1f"
-    out = {"date": decode.datetime.datetime.now(decode.datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"), "commit": commit(),
-           "machine": machine_name(), "what": "%s, %d thread%s" % (what, threads, "s" if threads > 1 else ""), "unit": unit,
-           "ours_best": figure % best, "ours_median": figure % statistics.median(ours),
-           "peer_best": figure % peer_best if theirs else "", "peer_median": figure % statistics.median(theirs) if theirs else "",
-           "ratio": "%.2f" % (peer_best / best if unit == "s" else best / peer_best) if theirs else "", "limit": "", "share": "",
-           "bar": figure % bar(peer_best) if theirs else "", "reached": reached, "reps": args.reps,
-           "load": "%.1f" % os.getloadavg()[0], "command": readable(command), "peer_command": "bench/tokenizing.py: " + peer_name}
-    print("%-44s%10s%10s  %-9s%10s%10s%8s%10s  %s" % (out["what"], out["ours_best"], out["ours_median"], peer_name,
-                                                     out["peer_best"], out["peer_median"], out["ratio"], out["bar"], reached), flush=True)
-    if args.records:
-        append(out, os.path.join(args.records, out["machine"] + ".csv"))
-
-
-def compare(args, what, unit, threads, path, folder, make, peers, vocab, better, bar):
+def compare(args, what, unit, threads, path, folder, make, peers, vocab, factor):
+    """The first peer sets the bar, the others are shown beside."""
     mb = os.path.getsize(path) * 1e-6
-    speed = (lambda s: s) if unit == "s" else (lambda s: mb / s)
-    ours, theirs = [], {name: [] for name in peers}
-    for _ in range(args.reps):
-        command = make(args, path, threads, folder)
-        mine = decode.run_json(command)
-        ours.append(speed(mine["seconds"]))
-        for name in list(theirs):
-            got = peer(args, name, path, threads, vocab) if args.python else {"missing": "python"}
-            if "missing" in got:
-                print("tokenizing.py: no %s: %s is not installed" % (name, got["missing"]), file=sys.stderr)
-                del theirs[name]
-                continue
-            theirs[name].append(speed(got["seconds"]))
-            if got["tokens"] and got["tokens"] + mine["docs"] != mine["tokens"]:
-                print("tokenizing.py: %s gives %d tokens, weir %d with %d ends of text" % (name, got["tokens"], mine["tokens"], mine["docs"]))
-    for name in theirs or {"": []}:
-        row(args, what, unit, threads, command, ours, theirs.get(name, []), better, bar if name in peers[:1] else (lambda v: v), name)
+    command = make(args, path, threads, folder)
+
+    def speed(seconds):
+        return seconds if unit == "s" else mb / seconds
+
+    def ours():
+        mine = common.run_json(make(args, path, threads, folder))
+        return speed(mine["seconds"]), mine
+
+    def theirs(name):
+        return lambda: peer(args, name, path, threads, vocab)
+    names = [name for name in peers if args.torch]
+    mine, *others = common.by_turns(args.reps, ours, *map(theirs, names))
+    times = [t for t, _ in mine]
+    shown = 0
+    for name, got in zip(names, others):
+        if "missing" in got[0]:
+            common.say(f"no {name}: {got[0]['missing']} is not installed")
+            continue
+        want = mine[0][1]
+        if got[0]["tokens"] and got[0]["tokens"] + want["docs"] != want["tokens"]:
+            common.say(f"{name} gives {got[0]['tokens']} tokens, weir {want['tokens']} with {want['docs']} ends of text")
+        common.record(args, f"{what}, {common.threads_text(threads)} beside {name}", unit, times, command, [speed(g["seconds"]) for g in got],
+                      "bench/tokenizing.py: " + name, factor if name == peers[0] else 1, lower=unit == "s")
+        shown += 1
+    if not shown:
+        common.record(args, f"{what}, {common.threads_text(threads)}", unit, times, command, lower=unit == "s")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--weir", default=os.path.join(REPO, "weir"), help="the program (%(default)s)")
-    parser.add_argument("--python", default=os.environ.get("WEIR_TORCH") or os.path.join(CACHE, "peers/torch/venv/bin/python"))
+    parser = common.parser(__doc__)
+    common.torch_options(parser)
     parser.add_argument("--vocab", default=VOCAB, help="GGUF with GPT-2's vocabulary (%(default)s)")
     parser.add_argument("--data", help="a text file; without it Debian's bible-kjv-text")
     parser.add_argument("--threads", default="1,2")
-    parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--records", default=os.path.join(REPO, "bench/records"), help="folder of the CSV; '' keeps none")
     args = parser.parse_args()
-    if not os.access(args.python, os.X_OK):
-        print("tokenizing.py: no Python %s: weir alone (bench/peers torch sets it up)" % args.python, file=sys.stderr)
-        args.python = None
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print("tokenizing.py: the load is %.1f: other programs run; trust the ratios more than the figures" % load, file=sys.stderr)
+    common.begin(args, common.TORCH)
     with tempfile.TemporaryDirectory() as folder:
         path = args.data or os.path.join(folder, "bible.txt")
         if not args.data:
             with open(path, "wb") as f:
                 subprocess.run(["bible", "-f", "-l", "1000000", "gen1:1-rev22:21"], stdout=f, check=True)
         name = os.path.basename(path)
-        print("%-44s%10s%10s  %-9s%10s%10s%8s%10s" % (name, "weir", "median", "peer", "best", "median", "ratio", "bar"))
+        common.header(name, "peer")
         for threads in map(int, args.threads.split(",")):
-            compare(args, "data build " + name + " gpt-2", "MB/s", threads, path, folder, build,
-                    ["tiktoken", "hf"], args.vocab, max, lambda v: 2 * v)
-            compare(args, "BPE 8k " + name, "s", threads, path, folder, train,
-                    ["rustbpe", "hf-train"], TRAINED, min, lambda v: v)
+            compare(args, f"data build {name} gpt-2", "MB/s", threads, path, folder, build, ["tiktoken", "hf"], args.vocab, 2)
+            compare(args, f"BPE 8k {name}", "s", threads, path, folder, train, ["rustbpe", "hf-train"], TRAINED, 1)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
   gpt2-124m     GPT-2's own shape, T 256, B 4        bar 1.15 times PyTorch's best, llm.c 8 times
   llama-small   6 layers, 288 wide, V 4096, T 256, B 16                      bar 1.3 times PyTorch's best
 
-The programs take turns (A B C A B C ...), --rounds rounds of --steps steps, so that all meet the same weather; a peer that waits sleeps.
+The programs take turns (A B C A B C ...), --reps rounds of --steps steps, so that all meet the same weather; a peer that waits sleeps.
 A step's first is left out (pages are touched for the first time). Printed: best and median step in tokens a second, the ratio of the
 bests, the share of the FP32 peak that weir measures itself, and peak resident memory: bars a tenth below PyTorch's least, a quarter
 with recomputation (--remat block). A line goes to bench/records/MACHINE.csv for each. This is a measurement, not a test: the
@@ -15,8 +15,6 @@ and metrics are in its steps, random tokens in memory are what the peers get. Py
 torch`. llm.c's is a checkout of karpathy/llm.c named with --llmc; it is built here with T and steps of this comparison and random
 weights.
 """
-import argparse
-import datetime
 import json
 import os
 import random
@@ -28,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 
-import decode  # records: columns, machine's name, commit
+import common
 
 SHAPES = {
     "gpt2-124m": dict(vocab=50257, B=4, factor=1.15,
@@ -87,7 +85,7 @@ class Weir:
         _, status, usage = os.wait4(child.pid, 0)
         shutil.rmtree(out, ignore_errors=True)
         if status != 0:
-            raise RuntimeError(f"{decode.readable(self.command)} ended with status {status}")
+            raise RuntimeError(f"{common.readable(self.command)} ended with status {status}")
         self.rss = max(self.rss, usage.ru_maxrss * 1024)
         self.info = next((r["run"] for r in rows if "run" in r), {})
         self.copy = next((r["end"].get("copy_share") for r in rows if "end" in r), None)
@@ -108,7 +106,7 @@ class Torch:
                                       text=True, env={**os.environ, "OMP_WAIT_POLICY": "passive"})
         self.tokens = json.loads(self.child.stdout.readline() or "null")
         if not self.tokens:
-            raise RuntimeError(f"{decode.readable(self.command)} did not start")
+            raise RuntimeError(f"{common.readable(self.command)} did not start")
         self.tokens = self.tokens["tokens"]
 
     def ask(self, line):
@@ -172,20 +170,6 @@ class Llmc:
         pass
 
 
-def record(args, what, unit, ours, peer, ratio, bar, reached, mine, theirs, limit="", share=""):
-    row = {"date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"), "commit": decode.commit(),
-           "machine": decode.machine_name(), "what": what, "unit": unit, "ours_best": ours[0], "ours_median": ours[1],
-           "peer_best": peer[0], "peer_median": peer[1], "ratio": ratio, "limit": limit, "share": share, "bar": bar,
-           "reached": "PASS" if reached else "short", "reps": args.rounds, "load": f"{os.getloadavg()[0]:.1f}",
-           "command": decode.readable(mine), "peer_command": decode.readable(theirs)}
-    if args.records:
-        decode.append(row, os.path.join(args.records, f"{row['machine']}.csv"))
-
-
-def numbers(speeds):
-    return f"{max(speeds):.1f}", f"{statistics.median(speeds):.1f}"
-
-
 def compare(args, shape):
     folder = tempfile.mkdtemp(prefix="weir-bench-")
     programs = []
@@ -198,7 +182,7 @@ def compare(args, shape):
         programs += [Torch(args, shape, mode) for mode in modes]
         if args.llmc and shape == "gpt2-124m":
             programs.append(Llmc(args, folder))
-        for _ in range(args.rounds):
+        for _ in range(args.reps):
             for program in programs:
                 program.go(args.steps)
         for program in programs:
@@ -215,56 +199,37 @@ def report(args, shape, weir, again, torches, others):
     limit = weir.info.get("peak_gflop_s", 0) * 1e9 / weir.info["flop_tok"]
     print(f"{shape}, {args.threads} threads: FP32 peak {weir.info.get('peak_gflop_s', 0):.0f} GFLOP/s = {limit:.0f} tok/s")
     for p in [weir, again, *torches, *others]:
-        best, median = numbers(p.speeds)
-        print(f"  {p.name:22} best {best:>8} median {median:>8} tok/s   {float(best) / limit * 100 if limit else 0:4.0f}% of the peak   "
-              f"{p.rss / 1e6:7.0f} MB")
+        best = max(p.speeds)
+        print(f"  {p.name:22} best {best:8.1f} median {statistics.median(p.speeds):8.1f} tok/s   {best / limit * 100 if limit else 0:4.0f}% of the peak"
+              f"   {p.rss / 1e6:7.0f} MB")
     if weir.copy is not None:
         print(f"  weir copies {100 * weir.copy:.2f}% of the time")
-    mine = numbers(weir.speeds)
-    share = f"{float(mine[0]) / limit:.3f}" if limit else ""
-    rows = []
+    common.header("training", "peer")
+    beside = []
     if torches:
         peer = max(torches, key=lambda p: max(p.speeds))
         least = min(torches, key=lambda p: p.rss)
-        rows.append((f"train {shape}", peer, SHAPES[shape]["factor"]))
+        beside.append((f"train {shape}", peer, SHAPES[shape]["factor"]))
         for p, bar in ((weir, 0.9), (again, 0.75)):
-            ratio = p.rss / least.rss
-            print(f"  memory of {p.name} / {least.name}: {ratio:.2f} (bar {bar})  {'PASS' if ratio <= bar else 'short'}")
-            record(args, f"memory of training {shape}{p.name[4:]}", "MB", (f"{p.rss / 1e6:.0f}",) * 2, (f"{least.rss / 1e6:.0f}",) * 2,
-                   f"{ratio:.2f}", f"{bar * least.rss / 1e6:.0f}", ratio <= bar, p.command, least.command)
-    rows += [(f"train {shape} beside llm.c", p, 8) for p in others]
-    for what, peer, factor in rows:
-        ratio = max(weir.speeds) / max(peer.speeds)
-        print(f"  weir / {peer.name}: {ratio:.2f} (bar {factor})  {'PASS' if ratio >= factor else 'short'}", flush=True)
-        record(args, f"{what}, {args.threads} threads", "tok/s", mine, numbers(peer.speeds), f"{ratio:.2f}",
-               f"{factor * max(peer.speeds):.1f}", ratio >= factor, weir.command, peer.command, f"{limit:.1f}", share)
+            common.record(args, f"memory of training {shape}{p.name[4:]}", "MB", [p.rss / 1e6], p.command, [least.rss / 1e6], least.command,
+                          1 / bar, lower=True)
+    beside += [(f"train {shape} beside llm.c", p, 8) for p in others]
+    for what, peer, factor in beside:
+        common.record(args, f"{what}, {common.threads_text(args.threads)}", "tok/s", weir.speeds, weir.command, peer.speeds, peer.command,
+                      limit=limit or None, bar=factor * max(peer.speeds))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--weir", default=os.path.join(decode.REPO, "weir"), help="the program (%(default)s)")
-    parser.add_argument("--torch", default=os.path.join(decode.CACHE, "peers/torch/venv/bin/python"), help="a Python with PyTorch")
+    parser = common.parser(__doc__, reps=3)
+    common.torch_options(parser)
     parser.add_argument("--llmc", help="a checkout of karpathy/llm.c")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--modes", default="eager,compile", help="of PyTorch")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="of a program in a round")
-    parser.add_argument("--records", default=os.path.join(decode.REPO, "bench/records"), help="folder of the CSV; '' keeps none")
     args = parser.parse_args()
-    if not os.access(args.weir, os.X_OK):
-        sys.exit(f"train.py: there is no program {args.weir}; run make, or name it with --weir")
-    if not os.access(args.torch, os.X_OK):
-        print(f"train.py: no PyTorch at {args.torch}: weir alone (bench/peers torch sets it up)", file=sys.stderr)
-        args.torch = None
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(f"train.py: the load is {load:.1f}: other programs run; trust the ratios more than the figures", file=sys.stderr)
-    for shape in args.shapes.split(","):
-        try:
-            compare(args, shape)
-        except (RuntimeError, KeyError, ValueError, subprocess.CalledProcessError) as error:
-            print(f"{shape}: no figure: {error}")
+    common.begin(args, common.TORCH)
+    common.each([(args, shape) for shape in args.shapes.split(",")], compare)
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ static int bench_ops(const wr_options *o) {
 
 /* ---- model */
 
-enum { PROMPT_TOK = 512, MAX_REPS = 1000 };
+enum { MAX_REPS = 1000 };
 
 static int by_size(const void *a, const void *b) {
   const double x = *(const double *)a, y = *(const double *)b;
@@ -161,17 +161,13 @@ typedef struct runs {
   weir_result *last;
 } runs;
 
-/* One repeat: a prompt of fixed ids into an empty session, then -n tokens. */
-static weir_status run_once(const wr_options *o, weir_model *m, int rep, runs *r) {
-  weir_model_info info;
+/* One repeat: a prompt of these ids into an empty session, at most half of its context, then -n tokens. */
+static weir_status run_once(const wr_options *o, weir_model *m, const weir_token *prompt, int rep, runs *r) {
   weir_session *s;
-  weir_token prompt[PROMPT_TOK];
-  weir_model_get_info(m, &info);
-  for (int i = 0; i < PROMPT_TOK; i++) prompt[i] = (weir_token)((i * 7 + 11) % info.vocab);
   weir_status status = wr_open_session(o, m, &s);
   if (status != WEIR_OK) return status;
-  const int64_t capacity = weir_session_capacity(s);
-  const size_t n = capacity / 2 < PROMPT_TOK ? (size_t)(capacity / 2 > 0 ? capacity / 2 : 1) : PROMPT_TOK;
+  const int64_t half = weir_session_capacity(s) / 2;
+  const size_t n = (size_t)(half < o->prompt_tok ? (half > 0 ? half : 1) : o->prompt_tok);
   const weir_generate_options options = {.max_tok = o->n == WR_NOT_GIVEN ? 128 : o->n, .ignore_eos = true};
   weir_result *result = NULL;
   wr_stop_on_signal(s);
@@ -230,15 +226,17 @@ static int bench_model(const wr_options *o) {
   if (s != WEIR_OK) return wr_failed(o, s);
   runs r = {.last = NULL};
   const int reps = (int)o->reps;
+  weir_model_info info;
+  weir_model_get_info(m, &info);
+  weir_token *prompt = malloc((size_t)o->prompt_tok * sizeof *prompt);
+  if (!prompt) s = WEIR_ENOMEM;
+  for (int64_t i = 0; prompt && i < o->prompt_tok; i++) prompt[i] = (weir_token)((i * 7 + 11) % info.vocab);
   for (int i = 0; i < reps && s == WEIR_OK && !wr_interrupted(); i++) {
-    s = run_once(o, m, i, &r);
+    s = run_once(o, m, prompt, i, &r);
     wr_progress(o, "repeats", (double)(i + 1) / reps);
   }
-  if (s == WEIR_OK && r.last) {
-    weir_model_info info;
-    weir_model_get_info(m, &info);
-    print_runs(o, &info, &r, (size_t)reps);
-  }
+  if (s == WEIR_OK && r.last) print_runs(o, &info, &r, (size_t)reps);
+  free(prompt);
   const int code = s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
   weir_result_free(r.last);
   wr_close_model(ctx, m);
