@@ -1,8 +1,9 @@
 /* codecs: dtypes and layouts against outside witnesses (tests/golden/codecs.gguf: what the gguf package decodes), and against
  * each other. Covers every F16 pattern, all block types, packing with odd row counts, and the guard bytes around packed groups.
- * */
+ * Quantising: against ggml's bytes where the type is a definition, against its error where it is a search (tests/golden/quantize.gguf). */
 #include "core/core.h"
 #include "format/format.h"
+#include "ops/ops.h"
 #include "test.h"
 
 static wr_gguf *golden(void) {
@@ -10,6 +11,13 @@ static wr_gguf *golden(void) {
   weir_status s = wr_gguf_open("tests/golden/codecs.gguf", NULL, &g);
   CHECK_MSG(s == WEIR_OK, "tests/golden/codecs.gguf: %s", weir_last_error());
   return g;
+}
+
+/* The best level that may be used. */
+static uint32_t isa_here(void) {
+  uint32_t isa = 0;
+  CHECK(wr_isa_detect(&isa) == WEIR_OK);
+  return isa & WR_ISA_LEVEL_MASK;
 }
 
 static const char *const golden_types[] = {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"};
@@ -31,8 +39,6 @@ static bool same(float a, float b) { return memcmp(&a, &b, sizeof a) == 0 || (is
 
 static void decodes_golden_blocks(void) {
   wr_gguf *g = golden();
-  uint32_t isa = 0;
-  CHECK(wr_isa_detect(&isa) == WEIR_OK);
   REQUIRE(g);
   for (size_t i = 0; i < WR_ARRAY_LEN(golden_types); i++) {
     const wr_gguf_tensor *raw = golden_tensor(g, "raw", golden_types[i]), *want = golden_tensor(g, "f32", golden_types[i]);
@@ -43,7 +49,7 @@ static void decodes_golden_blocks(void) {
     float *got = malloc(raw->n_elems * sizeof *got);
     REQUIRE(got);
     CHECK(wr_dtypes[dtype].to_float == wr_decoder((wr_dtype)dtype, WR_ISA_GENERIC));
-    for (uint32_t level = 0; level <= (isa & WR_ISA_LEVEL_MASK); level++) {
+    for (uint32_t level = 0; level <= isa_here(); level++) {
       memset(got, 0xff, raw->n_elems * sizeof *got);
       wr_decoder((wr_dtype)dtype, (int)level)(raw->data, got, (int64_t)raw->n_elems);
       for (uint64_t k = 0; k < raw->n_elems; k++) {
@@ -217,6 +223,135 @@ static void single_elements(void) {
   CHECK_NEAR(wr_get(&a, 0, 0), 1.0 / 3, 0); /* not through float */
 }
 
+/* ---- quantising: ops/quant */
+
+static double square_error(const wr_dtype_info *t, const void *blocks, const float *x, int64_t n) {
+  float *y = malloc((size_t)n * sizeof *y);
+  double sum = 0;
+  if (!y) return NAN;
+  t->to_float(blocks, y, n);
+  for (int64_t i = 0; i < n; i++) sum += pow((double)x[i] - (double)y[i], 2);
+  free(y);
+  return sum;
+}
+
+/* Defined types have ggml's bytes; what a search finds is not farther from a row's values than what ggml's finds, but for 2 % or a millionth
+ * of the values themselves. Bytes past the end stay. */
+static void quantizes_as_ggml(void) {
+  static const char *const types[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"};
+  wr_gguf *g = NULL;
+  REQUIRE(wr_gguf_open("tests/golden/quantize.gguf", NULL, &g) == WEIR_OK);
+  const wr_gguf_tensor *x = wr_gguf_tensor_find(g, "x");
+  REQUIRE(x);
+  const float *values = (const float *)(const void *)x->data;
+  const int64_t cols = (int64_t)x->dim[0];
+  for (size_t i = 0; i < WR_ARRAY_LEN(types); i++) {
+    const wr_gguf_tensor *want = golden_tensor(g, "raw", types[i]);
+    const wr_dtype t = (wr_dtype)wr_dtype_find(types[i]);
+    REQUIRE(want);
+    uint8_t *got = malloc(want->bytes + 1);
+    REQUIRE(got);
+    for (uint32_t level = 0; level <= isa_here(); level++) {
+      memset(got, 0xa5, want->bytes + 1);
+      wr_quantizer(t, level)(values, got, (int64_t)x->n_elems);
+      CHECK_EQ_INT(got[want->bytes], 0xa5);
+      if (wr_dtypes[t].from_float) {
+        CHECK_MSG(memcmp(got, want->data, want->bytes) == 0, "%s on %s: not ggml's bytes", types[i], wr_isa_name(level));
+        memset(got, 0xa5, want->bytes + 1);
+        wr_dtypes[t].from_float(values, got, (int64_t)x->n_elems);
+        CHECK_MSG(memcmp(got, want->data, want->bytes) == 0, "%s by definition: not ggml's bytes", types[i]);
+        continue;
+      }
+      const size_t row = wr_layout_row_bytes(WR_PLAIN, t, cols);
+      for (size_t r = 0; r < x->dim[1]; r++) {
+        const float *v = values + (int64_t)r * cols;
+        const double ours = square_error(&wr_dtypes[t], got + r * row, v, cols), ggml = square_error(&wr_dtypes[t], want->data + r * row, v, cols);
+        double square = 0;
+        for (int64_t k = 0; k < cols; k++) square += pow((double)v[k], 2);
+        CHECK_MSG(ours <= 1.02 * ggml + 1e-6 * square, "%s row %zu: squared error %g, ggml's is %g", types[i], r, ours, ggml);
+      }
+    }
+    free(got);
+  }
+  wr_gguf_close(g);
+}
+
+/* What a block may be: 0 noise, 1 zeros, 2 one element, 3 denormals, 4 equal, 5 huge, 6 below zero, 7 tiny beside large */
+static void fill_block(int kind, float *x, int n, wr_rng *rng) {
+  for (int i = 0; i < n; i++) {
+    const float v = (float)wr_rng_normal(rng);
+    const float of[] = {v, 0, i == 77 ? -3.0f : 0, v * 1e-41f, 0.3f, v * 1e37f, -fabsf(v), i % 50 ? v * 1e-6f : v};
+    x[i] = of[kind % 8];
+  }
+}
+
+/* The same bytes from every instruction set, from a block alone and in company; all values finite, and near unless they are out of reach. */
+static void quantizes_alike_everywhere(void) {
+  enum { N = 16 * 256 };
+  static float x[N], y[N];
+  static uint8_t all[3][N * 4 + 1], one[256 * 4];
+  wr_rng rng;
+  wr_rng_seed(&rng, 19);
+  for (int b = 0; b < N / 256; b++) fill_block(b, x + 256 * b, 256, &rng);
+  for (int t = 0; t < WR_DTYPE_COUNT; t++) {
+    if (!wr_quantizer((wr_dtype)t, 0)) continue;
+    const size_t block = wr_layout_row_bytes(WR_PLAIN, (wr_dtype)t, 256);
+    for (uint32_t level = 0; level <= isa_here(); level++) {
+      wr_quant_fn *quantize = wr_quantizer((wr_dtype)t, level);
+      for (int n = 256; n <= N; n += n < 1024 ? 256 : N - n) { /* also an odd number of blocks of 256 */
+        memset(all[level], 0xa5, sizeof all[level]);
+        quantize(x, all[level], n);
+        CHECK_EQ_INT(all[level][(size_t)n / 256 * block], 0xa5);
+        CHECK_MSG(memcmp(all[level], all[0], (size_t)WR_MIN(n, 256) / 256 * block) == 0, "%s: %d elements", wr_dtypes[t].name, n);
+        if (n == N) break;
+      }
+      CHECK_MSG(memcmp(all[level], all[0], N / 256 * block) == 0, "%s: %s gives other bytes", wr_dtypes[t].name, wr_isa_name(level));
+      for (size_t b = 0; b < N / 256; b++) {
+        quantize(x + 256 * b, one, 256);
+        CHECK_MSG(memcmp(one, all[level] + b * block, block) == 0, "%s: block %zu alone has other bytes", wr_dtypes[t].name, b);
+      }
+    }
+    wr_dtypes[t].to_float(all[0], y, N);
+    for (int i = 0; i < N; i++) {
+      const bool huge = i / 256 % 8 == 5; /* F16 scales do not reach there */
+      CHECK_MSG(huge || fabsf(x[i] - y[i]) <= 0.6f, "%s: %g became %g", wr_dtypes[t].name, (double)x[i], (double)y[i]);
+      if (i / 256 % 8 == 1) CHECK_EQ_INT(y[i] == 0, 1);
+    }
+    for (uint32_t level = 0; level <= isa_here(); level++) { /* not finite: nothing to promise but that it returns, in its block */
+      float bad[256];
+      for (int k = 0; k < 256; k++) bad[k] = k % 3 ? NAN : k % 2 ? INFINITY : -INFINITY;
+      memset(all[0], 0xa5, sizeof all[0]);
+      wr_quantizer((wr_dtype)t, level)(bad, all[0], 256);
+      CHECK_EQ_INT(all[0][block], 0xa5);
+    }
+  }
+}
+
+static void measures_errors(void) {
+  static float x[3000], y[3000];
+  wr_rng rng;
+  wr_rng_seed(&rng, 23);
+  for (int i = 0; i < 3000; i++) x[i] = (float)wr_rng_normal(&rng), y[i] = x[i] + 0.01f * (float)wr_rng_normal(&rng);
+  y[2999] = x[2999] + 0.5f;
+  wr_quant_error first = {0};
+  for (uint32_t level = 0; level <= isa_here(); level++) {
+    wr_quant_error e = {0}, bad = {0};
+    double square = 0, error = 0;
+    for (int n = 0; n < 3000; n++) square += pow((double)x[n], 2), error += pow((double)x[n] - (double)y[n], 2);
+    wr_quant_error_of(level)(x, y, 1000, &e);
+    wr_quant_error_of(level)(x + 1000, y + 1000, 2000, &e);
+    CHECK_NEAR(e.square, square, 1e-6 * square);
+    CHECK_NEAR(e.error_square, error, 1e-5 * error);
+    CHECK_NEAR((double)e.max_error, (double)(y[2999] - x[2999]), 0);
+    if (!level) first = e;
+    CHECK(memcmp(&first, &e, offsetof(wr_quant_error, max_error) + sizeof e.max_error) == 0);
+    float odd[17] = {0};
+    odd[16] = NAN;
+    wr_quant_error_of(level)(odd, x, 17, &bad);
+    CHECK(isnan(bad.square) && isnan(bad.error_square));
+  }
+}
+
 TEST_MAIN("codecs", TEST(decodes_golden_blocks), TEST(f16_every_pattern), TEST(f16_rounds_to_nearest_even),
-          TEST(encodes_within_half_a_step), TEST(packs_every_type), TEST(pack16_is_version_1), TEST(refuses_impossible_layouts),
+          TEST(encodes_within_half_a_step), TEST(quantizes_as_ggml), TEST(quantizes_alike_everywhere), TEST(measures_errors), TEST(packs_every_type), TEST(pack16_is_version_1), TEST(refuses_impossible_layouts),
           TEST(single_elements))

@@ -1077,16 +1077,31 @@ weir_status weir_file_value_at(weir_file *f, size_t i, uint64_t element, weir_va
 /* The value of entry i as one line for a terminal: escaped, long text and arrays cut. As snprintf; 0: no such entry. */
 size_t weir_file_meta_print(weir_file *f, size_t i, char *out, size_t cap);
 
-/* Writes a model (a GGUF file, all parts of a split one, a run or a checkpoint) as one GGUF file. Streams; `out` appears when it is whole.
- * EUSAGE: `out` exists; EUNSUPPORTED: a folder of safetensors, or a value that the type cannot hold. */
+/* Writes a model (a GGUF file, all parts of a split one, a run or a checkpoint) as one GGUF file, its matrices in another type: by several
+ * threads, a few MB at a time, the same bytes for any number of threads. `out` appears when it is whole.
+ * EUSAGE: `out` exists; the matrices are quantised already. EUNSUPPORTED: a folder of safetensors, a value that the type cannot hold, NaN or
+ * infinity where the type is quantised. ENOMEM: no room on the disk. */
+typedef struct weir_convert_tensor {
+  const char *name;             /* valid during the call */
+  const char *from, *to;        /* types in GGUF's spelling, "Q4_K"; static */
+  const char *instead_of;       /* static: the type that was wanted and whose blocks its rows are not; NULL: `to` was wanted */
+  uint64_t elements, bytes_before, bytes_after;
+  double square, error_square;  /* sums over the elements of x^2 and of (x - as written)^2; both 0 where nothing was changed */
+  double max_error;             /* of |x - as written| */
+} weir_convert_tensor;
 typedef struct weir_convert_options {
-  const char *type;        /* of matrices: "f32", "f16", "bf16"; vectors and positions are F32 then. NULL: all as they are */
-  bool force;              /* replace `out` */
+  const char *type; /* f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q4_k_m q5_k_m q6_k (q4_k, q5_k: the same as with _m). The output matrix, and in the
+                     * _m mixes some others, get more bits as in llama.cpp; vectors and positions are F32. NULL: all as they are */
+  bool pure;        /* every matrix in the one type */
+  bool requantize;  /* from one quantised type to another, which adds the errors of both */
+  bool force;       /* replace `out` */
+  int threads;      /* 0: all cores */
   int (*progress)(void *user, double done); /* done: 0 ... 1; not 0 back: ESTOPPED, nothing is written. May be NULL */
+  void (*tensor)(void *user, const weir_convert_tensor *t); /* each tensor when it is done, in the order of the file. May be NULL */
   void *user;
 } weir_convert_options;
 typedef struct weir_convert_result {
-  uint64_t bytes, parameters;
+  uint64_t bytes_before, bytes, parameters; /* bytes: of the files */
   size_t tensors;
   double seconds;
 } weir_convert_result;

@@ -11,7 +11,7 @@ static int show_progress(void *user, double done) {
 int wr_cmd_convert(const wr_options *o) {
   if (!o->out) return wr_usage(o, "--out is missing: the .gguf file to write");
   const weir_convert_options options = {
-      .type = o->type, .force = o->force, .progress = show_progress, .user = (void *)(uintptr_t)o};
+      .type = o->type, .requantize = o->requantize, .force = o->force, .threads = (int)o->threads, .progress = show_progress, .user = (void *)(uintptr_t)o};
   weir_convert_result r;
   wr_on_signal(wr_stop_by_progress, NULL);
   const weir_status s = weir_convert(o->args[0], o->out, &options, &r);

@@ -30,7 +30,8 @@ typedef struct wr_dtype_info {
   int block, block_bytes;
   wr_dtype_kind kind;
   double tolerance;
-  /* n elements, a multiple of block; src/dst unaligned. from_float is NULL where weir does not write the type. */
+  /* n elements, a multiple of block; src/dst unaligned. from_float is NULL for I32 and where the bytes come from a search
+   * (the K types: ops/quant). */
   void (*to_float)(const void *src, float *dst, int64_t n);
   void (*from_float)(const float *src, void *dst, int64_t n);
 } wr_dtype_info;

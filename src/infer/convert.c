@@ -1,38 +1,44 @@
 /* Converting model files: the tensors of a model in another type, written as one GGUF file.
  *
- * Streams: a piece of rows is decoded to FP32 and encoded again; the source stays mapped, nothing else is held. What a converter of
- * llama.cpp leaves in F32 stays so: vectors (norms, biases) and the table of positions. All metadata goes along, but for what
- * says how the tensors are stored.
- * Refuses: folders of safetensors, a target that exists, values that the type cannot hold. */
+ * Streams: a window of a tensor is cut into pieces, which the threads take one after another; each is decoded to FP32, encoded,
+ * and decoded once more to see what it lost. The first thread to come writes the window before meanwhile, so that the disk does
+ * not wait for the processor, nor the other way round. The source stays mapped; two windows and three pieces a thread are held.
+ * recipe.c says which tensor gets which type. All metadata goes along, but for what says how the tensors are stored.
+ * Refuses: folders of safetensors, a target that exists, values that the type cannot hold, quantising twice unless told to.
+ *
+ * Invariant: sums are taken piece by piece, in the order of the file: neither bytes nor figures depend on the threads. */
 #include <dirent.h>
 #include <math.h>
 #include <sys/stat.h>
 
 #include "infer/infer_i.h"
+#include "ops/ops.h"
 
-enum { PIECE_ELEMS = 1 << 18 };
+/* whole blocks of any type, FP32 at most */
+enum { PIECE_ELEMS = 1 << 14, PIECES = 64, WINDOW_BYTES = PIECE_ELEMS * PIECES * 4 };
 
 typedef struct converting {
   const wr_gguf *in;
   wr_gguf_writer *out;
   const weir_convert_options *o;
-  const wr_gguf_type_info *want; /* NULL: each as it is */
-  uint64_t done, total;          /* bytes of the source */
-  float *values;                 /* [PIECE_ELEMS] */
-  void *encoded;
+  const wr_recipe *recipe; /* NULL: each as it is */
+  int n_layers;
+  uint64_t done, total; /* bytes of the source */
+  uint32_t isa;
+  wr_team *team;
+  float *values;      /* [threads][2][PIECE_ELEMS] */
+  uint8_t *window[2]; /* [WINDOW_BYTES]: being filled, being written */
+  size_t pending;     /* bytes of the second that are still to be written */
+
+  /* the window that is being filled */
+  const wr_gguf_tensor *tensor;
+  wr_dtype from, into;
+  uint64_t first;  /* element */
+  size_t elements; /* <= PIECE_ELEMS * PIECES */
+  atomic_size_t next;
+  weir_status written; /* of the window before */
+  wr_quant_error errors[PIECES];
 } converting;
-
-/* llama.cpp's numbers of general.file_type */
-static const struct {
-  wr_gguf_type type;
-  uint32_t file_type;
-} targets[] = {{WR_GGUF_F32, 0}, {WR_GGUF_F16, 1}, {WR_GGUF_BF16, 32}};
-
-static const wr_gguf_type_info *type_of(const converting *c, const wr_gguf_tensor *t) {
-  if (!c->want) return t->type;
-  const bool matrix = t->n_dims > 1 && strcmp(t->name, "position_embd.weight") != 0;
-  return matrix ? c->want : wr_gguf_type_find(WR_GGUF_F32);
-}
 
 static weir_status report(converting *c, uint64_t bytes) {
   c->done += bytes;
@@ -41,39 +47,137 @@ static weir_status report(converting *c, uint64_t bytes) {
   return WEIR_OK;
 }
 
+/* ---- a window */
+
+static size_t bytes_of(wr_dtype t, uint64_t elements) {
+  return (size_t)(elements / (uint64_t)wr_dtypes[t].block) * (size_t)wr_dtypes[t].block_bytes;
+}
+
+static size_t piece_elements(const converting *c, size_t piece) {
+  return WR_MIN((size_t)PIECE_ELEMS, c->elements - piece * PIECE_ELEMS);
+}
+
+static void read_piece(const converting *c, size_t piece, float *x) {
+  const uint8_t *src = c->tensor->data + bytes_of(c->from, c->first + piece * PIECE_ELEMS);
+  wr_decoder(c->from, (int)(c->isa & WR_ISA_LEVEL_MASK))(src, x, (int64_t)piece_elements(c, piece));
+}
+
+static void read_back(const converting *c, size_t piece, float *y) {
+  const uint8_t *src = c->window[0] + bytes_of(c->into, piece * PIECE_ELEMS);
+  wr_decoder(c->into, (int)(c->isa & WR_ISA_LEVEL_MASK))(src, y, (int64_t)piece_elements(c, piece));
+}
+
+static void convert_piece(converting *c, size_t piece, float *x, float *y) {
+  const int64_t n = (int64_t)piece_elements(c, piece);
+  read_piece(c, piece, x);
+  wr_quantizer(c->into, c->isa)(x, c->window[0] + bytes_of(c->into, piece * PIECE_ELEMS), n);
+  read_back(c, piece, y);
+  c->errors[piece] = (wr_quant_error){0};
+  wr_quant_error_of(c->isa)(x, y, n, &c->errors[piece]);
+}
+
+static weir_status write_pending(converting *c) {
+  const weir_status s = wr_gguf_write(c->out, c->window[1], c->pending);
+  c->pending = 0;
+  return s;
+}
+
+static void work(void *arg, int tid, int n_threads) {
+  (void)n_threads;
+  converting *c = arg;
+  float *x = c->values + (size_t)tid * 2 * PIECE_ELEMS, *y = x + PIECE_ELEMS;
+  const size_t pieces = (c->elements + PIECE_ELEMS - 1) / PIECE_ELEMS;
+  for (size_t k; (k = atomic_fetch_add(&c->next, 1)) <= pieces;)
+    if (k == 0)
+      c->written = write_pending(c);
+    else
+      convert_piece(c, k - 1, x, y);
+}
+
+/* A piece whose sums are no numbers: something in it is none, or too large. Among floats only what was finite and is not any more is
+ * lost; the blocks' scales are F16, of which nothing comes near values whose squares overflow. */
+static weir_status examine(converting *c, size_t piece) {
+  const size_t n = piece_elements(c, piece);
+  const bool blocks = wr_dtypes[c->into].kind == WR_QUANT;
+  float *x = c->values, *y = x + PIECE_ELEMS;
+  read_piece(c, piece, x);
+  read_back(c, piece, y);
+  size_t at = n; /* the first that is no number, or the largest of the lost */
+  for (size_t i = 0; i < n && (at == n || isfinite(x[at])); i++)
+    if ((blocks || (isfinite(x[i]) && !isfinite(y[i]))) && (at == n || !isfinite(x[i]) || fabsf(x[i]) > fabsf(x[at]))) at = i;
+  if (at == n) return WEIR_OK;
+  const uint64_t element = c->first + piece * PIECE_ELEMS + at, cols = c->tensor->dim[0];
+  char value[32];
+  snprintf(value, sizeof value, "%g", (double)x[at]);
+  return wr_fail(WEIR_EUNSUPPORTED, "%s: tensor %s has %s in row %llu, column %llu, which %s cannot hold; %s", wr_gguf_path(c->in), c->tensor->name,
+                 isnan(x[at]) ? "NaN" : isinf(x[at]) ? "infinity" : value, (unsigned long long)(element / cols),
+                 (unsigned long long)(element % cols), wr_dtypes[c->into].name,
+                 isfinite(x[at]) ? "take bf16 or f32" : "the model is damaged");
+}
+
+static weir_status add_errors(converting *c, weir_convert_tensor *r) {
+  for (size_t k = 0; k * PIECE_ELEMS < c->elements; k++) {
+    const wr_quant_error *e = &c->errors[k];
+    if (!isfinite(e->square) || !isfinite(e->error_square)) {
+      WR_TRY(examine(c, k));
+      continue; /* NaN among floats: there is no error to speak of */
+    }
+    r->square += e->square;
+    r->error_square += e->error_square;
+    r->max_error = fmax(r->max_error, (double)e->max_error);
+  }
+  return WEIR_OK;
+}
+
+static weir_status convert_window(converting *c, weir_convert_tensor *r) {
+  atomic_store(&c->next, 0);
+  wr_team_run(c->team, work, c);
+  if (c->written != WEIR_OK) return wr_gguf_write(c->out, NULL, 0); /* a thread has the sentence, the writer repeats it */
+  WR_TRY(add_errors(c, r));
+  uint8_t *full = c->window[0];
+  c->window[0] = c->window[1], c->window[1] = full;
+  c->pending = bytes_of(c->into, c->elements);
+  return report(c, bytes_of(c->from, c->elements));
+}
+
+/* ---- tensors */
+
 static weir_status copy_tensor(converting *c, const wr_gguf_tensor *t) {
-  const uint64_t step = (uint64_t)PIECE_ELEMS * sizeof(float);
-  for (uint64_t at = 0; at < t->bytes; at += step) {
-    const size_t n = (size_t)WR_MIN(step, t->bytes - at);
+  WR_TRY(write_pending(c));
+  for (uint64_t at = 0; at < t->bytes; at += WINDOW_BYTES) {
+    const size_t n = (size_t)WR_MIN((uint64_t)WINDOW_BYTES, t->bytes - at);
     WR_TRY(wr_gguf_write(c->out, t->data + at, n));
     WR_TRY(report(c, n));
   }
   return WEIR_OK;
 }
 
-static weir_status too_large(const converting *c, const wr_gguf_tensor *t, const wr_gguf_type_info *to, const float *x,
-                             size_t n) {
-  for (size_t i = 0; i < n; i++)
-    if (isfinite(x[i]) && fabsf(x[i]) >= 65520)
-      return wr_fail(WEIR_EUNSUPPORTED, "%s: tensor %s has the value %g, which %s cannot hold; take --type bf16 or f32",
-                     wr_gguf_path(c->in), t->name, (double)x[i], to->name);
-  return WEIR_OK;
+static const wr_gguf_type_info *type_of(const converting *c, const wr_gguf_tensor *t, const wr_gguf_type_info **instead_of) {
+  *instead_of = NULL;
+  return c->recipe ? wr_recipe_type(c->recipe, c->o->pure, c->in, t, c->n_layers, instead_of) : t->type;
 }
 
 static weir_status convert_tensor(converting *c, const wr_gguf_tensor *t) {
-  const wr_gguf_type_info *to = type_of(c, t);
-  if (to == t->type) return copy_tensor(c, t);
-  const wr_dtype_info *from = &wr_dtypes[wr_weight_dtype(t->type)], *into = &wr_dtypes[wr_weight_dtype(to)];
-  const uint64_t step = PIECE_ELEMS / (uint64_t)from->block * (uint64_t)from->block;
-  for (uint64_t at = 0; at < t->n_elems; at += step) { /* blocks lie one after another, whatever the rows */
-    const size_t n = (size_t)WR_MIN(step, t->n_elems - at);
-    const size_t bytes = n / (size_t)from->block * (size_t)from->block_bytes;
-    from->to_float(t->data + at / (uint64_t)from->block * (uint64_t)from->block_bytes, c->values, (int64_t)n);
-    if (to->number == WR_GGUF_F16) WR_TRY(too_large(c, t, to, c->values, n));
-    into->from_float(c->values, c->encoded, (int64_t)n);
-    WR_TRY(wr_gguf_write(c->out, c->encoded, n * (size_t)into->block_bytes));
-    WR_TRY(report(c, bytes));
+  const wr_gguf_type_info *instead_of, *to = type_of(c, t, &instead_of);
+  weir_convert_tensor r = {.name = t->name,
+                           .from = t->type->name,
+                           .to = to->name,
+                           .instead_of = instead_of ? instead_of->name : NULL,
+                           .elements = t->n_elems,
+                           .bytes_before = t->bytes};
+  if (to == t->type) {
+    WR_TRY(copy_tensor(c, t));
+    r.bytes_after = t->bytes;
+  } else {
+    c->tensor = t;
+    c->from = (wr_dtype)wr_weight_dtype(t->type), c->into = (wr_dtype)wr_weight_dtype(to);
+    for (c->first = 0; c->first < t->n_elems; c->first += c->elements) {
+      c->elements = (size_t)WR_MIN((uint64_t)PIECE_ELEMS * PIECES, t->n_elems - c->first);
+      WR_TRY(convert_window(c, &r));
+    }
+    r.bytes_after = bytes_of(c->into, t->n_elems);
   }
+  if (c->o->tensor) c->o->tensor(c->o->user, &r);
   return WEIR_OK;
 }
 
@@ -81,28 +185,42 @@ static bool is_key(const wr_gguf_meta *m, const char *key) {
   return m->key.len == strlen(key) && memcmp(m->key.ptr, key, m->key.len) == 0;
 }
 
-static weir_status write_all(converting *c, weir_convert_result *r) {
+static weir_status put_metadata(converting *c) {
+  enum { QUANTIZATION_VERSION = 2 }; /* of the block types, since 2023 */
   for (size_t i = 0; i < wr_gguf_n_meta(c->in); i++) {
     const wr_gguf_meta *m = wr_gguf_meta_at(c->in, i);
-    if (c->want && (is_key(m, "general.file_type") || is_key(m, "general.quantization_version"))) continue;
+    if (c->recipe && (is_key(m, "general.file_type") || is_key(m, "general.quantization_version"))) continue;
     WR_TRY(wr_gguf_put_meta(c->out, m));
   }
-  for (size_t i = 0; c->want && i < WR_ARRAY_LEN(targets); i++)
-    if ((uint32_t)targets[i].type == c->want->number)
-      WR_TRY(wr_gguf_put_u32(c->out, "general.file_type", targets[i].file_type));
-  for (size_t i = 0; i < wr_gguf_n_tensors(c->in); i++) {
+  if (!c->recipe) return WEIR_OK;
+  WR_TRY(wr_gguf_put_u32(c->out, "general.file_type", c->recipe->file_type));
+  if (wr_gguf_type_find((uint32_t)c->recipe->matrix)->block_elems == 1) return WEIR_OK;
+  return wr_gguf_put_u32(c->out, "general.quantization_version", QUANTIZATION_VERSION);
+}
+
+static weir_status put_tensor(converting *c, const wr_gguf_tensor *t) {
+  const wr_gguf_type_info *instead_of, *to = type_of(c, t, &instead_of);
+  const int from = wr_weight_dtype(t->type);
+  if (to != t->type && from < 0)
+    return wr_fail(WEIR_EUNSUPPORTED, "%s: tensor %s is of type %s, which cannot be converted; without a type each tensor stays as it is",
+                   wr_gguf_path(c->in), t->name, t->type->name);
+  if (to != t->type && !c->o->requantize && wr_dtypes[from].kind == WR_QUANT && to->block_elems > 1)
+    return wr_fail(WEIR_EUSAGE, "%s: tensor %s is %s already; to make it %s adds the errors of both, which --requantize (requantize) allows",
+                   wr_gguf_path(c->in), t->name, t->type->name, to->name);
+  return wr_gguf_put_tensor(c->out, t->name, (wr_gguf_type)to->number, t->n_dims, t->dim);
+}
+
+static weir_status write_all(converting *c, weir_convert_result *r) {
+  WR_TRY(put_metadata(c));
+  r->tensors = wr_gguf_n_tensors(c->in);
+  for (size_t i = 0; i < r->tensors; i++) {
     const wr_gguf_tensor *t = wr_gguf_tensor_at(c->in, i);
-    const wr_gguf_type_info *to = type_of(c, t);
-    if (to != t->type && wr_weight_dtype(t->type) < 0)
-      return wr_fail(WEIR_EUNSUPPORTED,
-                     "%s: tensor %s is of type %s, which cannot be converted; without --type each tensor stays as it is",
-                     wr_gguf_path(c->in), t->name, t->type->name);
-    WR_TRY(wr_gguf_put_tensor(c->out, t->name, (wr_gguf_type)to->number, t->n_dims, t->dim));
+    WR_TRY(put_tensor(c, t));
     c->total += t->bytes;
     r->parameters += t->n_elems;
   }
-  r->tensors = wr_gguf_n_tensors(c->in);
-  for (size_t i = 0; i < wr_gguf_n_tensors(c->in); i++) WR_TRY(convert_tensor(c, wr_gguf_tensor_at(c->in, i)));
+  for (size_t i = 0; i < r->tensors; i++) WR_TRY(convert_tensor(c, wr_gguf_tensor_at(c->in, i)));
+  WR_TRY(write_pending(c));
   return wr_gguf_writer_finish(c->out);
 }
 
@@ -133,15 +251,19 @@ static weir_status check(const char *in, const char *out, const weir_convert_opt
   return o->force ? WEIR_OK : wr_fail(WEIR_EUSAGE, "%s: exists already; --force (force) replaces it", out);
 }
 
-static weir_status find_type(const char *name, const wr_gguf_type_info **out) {
-  if (!name) return WEIR_OK;
-  const wr_gguf_type_info *t = wr_gguf_type_named(name, strlen(name));
-  for (size_t i = 0; t && i < WR_ARRAY_LEN(targets); i++)
-    if ((uint32_t)targets[i].type == t->number) {
-      *out = t;
-      return WEIR_OK;
-    }
-  return wr_fail(WEIR_EUSAGE, "type (--type) is '%s', but it must be f32, f16 or bf16", name);
+static weir_status take_memory(converting *c) {
+  const size_t threads = (size_t)wr_team_size(c->team), bytes = threads * 2 * PIECE_ELEMS * sizeof *c->values;
+  c->values = wr_malloc(bytes);
+  for (int i = 0; i < 2; i++) c->window[i] = wr_malloc(WINDOW_BYTES);
+  return c->values && c->window[0] && c->window[1] ? WEIR_OK : wr_fail_nomem(bytes + 2 * (size_t)WINDOW_BYTES, "converting");
+}
+
+static weir_status run(converting *c, const char *out, weir_convert_result *r) {
+  WR_TRY(wr_isa_detect(&c->isa));
+  WR_TRY(wr_team_open(c->o->threads, false, &c->team));
+  WR_TRY(take_memory(c));
+  WR_TRY(wr_gguf_writer_open(out, 0, &c->out));
+  return write_all(c, r);
 }
 
 weir_status weir_convert(const char *in, const char *out, const weir_convert_options *options, weir_convert_result *result) {
@@ -150,22 +272,22 @@ weir_status weir_convert(const char *in, const char *out, const weir_convert_opt
   weir_convert_result r = {0};
   wr_gguf *g;
   const uint64_t begin = wr_now_ns();
-  WR_TRY(find_type(c.o->type, &c.want));
+  if (c.o->type) WR_TRY(wr_recipe_find(c.o->type, &c.recipe));
   WR_TRY(check(in, out, c.o));
   WR_TRY(wr_gguf_open(in, NULL, &g));
   c.in = g;
-  c.values = wr_malloc(PIECE_ELEMS * sizeof *c.values);
-  c.encoded = wr_malloc(PIECE_ELEMS * sizeof(float));
-  weir_status s = c.values && c.encoded ? wr_gguf_writer_open(out, 0, &c.out) : wr_fail_nomem(PIECE_ELEMS * 8, "converting");
-  if (s == WEIR_OK) s = write_all(&c, &r);
+  c.n_layers = wr_recipe_layers(g);
+  const weir_status s = run(&c, out, &r);
   if (s == WEIR_OK) {
+    r.bytes_before = wr_gguf_file_bytes(g);
     r.bytes = wr_gguf_writer_bytes(c.out);
     r.seconds = (double)(wr_now_ns() - begin) * 1e-9;
     if (result) *result = r;
   }
   wr_gguf_writer_close(c.out);
+  wr_team_close(c.team);
   wr_free(c.values);
-  wr_free(c.encoded);
+  for (int i = 0; i < 2; i++) wr_free(c.window[i]);
   wr_gguf_close(g);
   return s;
 }

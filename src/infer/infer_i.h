@@ -36,6 +36,17 @@ weir_status wr_token_check(const weir_model *m, const int32_t *tokens, size_t n)
 size_t wr_give_text(wr_str *s, char *out, size_t cap);
 
 void wr_context_tune_open(weir_context *ctx); /* tune.c: reads the tune file, if there is one */
+/* ---- recipe.c: what `weir quantize` calls a type: a type for each kind of tensor */
+typedef struct wr_recipe {
+  const char *name;   /* "q4_k_m" */
+  uint32_t file_type; /* llama.cpp's number, general.file_type */
+  wr_gguf_type matrix, output, qkv, more;
+} wr_recipe;
+weir_status wr_recipe_find(const char *name, const wr_recipe **out);
+int wr_recipe_layers(const wr_gguf *g);
+/* pure: all matrices in the recipe's `matrix`. *instead_of: the type that the rows are not whole blocks of; else NULL. */
+const wr_gguf_type_info *wr_recipe_type(const wr_recipe *r, bool pure, const wr_gguf *g, const wr_gguf_tensor *t, int n_layers,
+                                        const wr_gguf_type_info **instead_of);
 
 /* ---- limit.c */
 typedef struct wr_limit {

@@ -24,6 +24,7 @@
 #include "ops/matmul/matmul.h"
 #include "ops/norm/norm.h"
 #include "ops/optim/optim.h"
+#include "ops/quant/quant.h"
 #include "ops/rnn/rnn.h"
 #include "ops/rope/rope.h"
 #include "ops/scan/scan.h"

@@ -95,6 +95,7 @@ WR_INLINE v16i v16i_shr(v16i x, int n) { return WR_V16I(_mm256_srli_epi32(x.a, n
 WR_INLINE v16i v16i_sar(v16i x, int n) { return WR_V16I(_mm256_srai_epi32(x.a, n), _mm256_srai_epi32(x.b, n)); }
 WR_INLINE v16 v16_from_i32(v16i x) { return WR_V16(_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)); }
 WR_INLINE v16i v16_round_i32(v16 x) { return WR_V16I(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)); }
+WR_INLINE v16i v16_trunc_i32(v16 x) { return WR_V16I(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b)); }
 /* maddubs adds two products in int16 and saturates. Weights up to 127: |2 * 127 * 128| fits. So a weight is split at its top
  * bit, and that part fits too: 2 * 128 * -128 is just INT16_MIN, and activations stay below +128. */
 WR_INLINE __m256i wr_dot4_u7(__m256i acc, __m256i u7, __m256i s8) {

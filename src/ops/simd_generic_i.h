@@ -78,6 +78,7 @@ WR_INLINE v16i v16i_shl(v16i a, int n) { return (v16i)((wr_v16u)a << (uint32_t)n
 WR_INLINE v16i v16i_shr(v16i a, int n) { return (v16i)((wr_v16u)a >> (uint32_t)n); }
 WR_INLINE v16i v16i_sar(v16i a, int n) { return a >> n; }
 WR_INLINE v16 v16_from_i32(v16i a) { return __builtin_convertvector(a, v16); }
+WR_INLINE v16i v16_trunc_i32(v16 a) { return __builtin_convertvector(a, v16i); }
 /* to nearest, ties to even, by the adder; |a| < 2^22 */
 WR_INLINE v16i v16_round_i32(v16 a) {
   const v16 magic = v16_set1(12582912.0f);

@@ -6,7 +6,8 @@
  *
  * Invariant: every function gives the same bits on every instruction set, NaN payloads excepted. So products that are to be
  * fused are written as v16_fma, horizontal sums have one fixed order, and exp is a polynomial of our own. Loads and stores need
- * no alignment. v16_round_i32 (to nearest even) is for |a| < 2^22 only.
+ * no alignment. v16_round_i32 (to nearest even) is for |a| < 2^22 only, v16_trunc_i32
+ * (towards zero) for what int32 holds.
  * Lanes past the end: the _n forms touch only the first n (0..16) elements in memory; loads fill the rest with zero.
  *
  * Each instruction set has its file, simd_ISA_i.h. The generic form calls fmaf() for each lane: right everywhere, slow where

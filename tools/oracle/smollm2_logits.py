@@ -210,15 +210,18 @@ def rope_models(program, models, llama_version):
 MAKERS = {"random": random_models, "rope": rope_models, "smollm2": smollm2}
 
 
+def version_of(llama):
+    with open(os.path.join(llama, "src/llama_cpp/__init__.py")) as f:
+        return "llama-cpp-python " + f.read().split('__version__ = "')[1].split('"')[0]
+
+
 def main():
     if len(sys.argv) < 3 or not set(sys.argv[3:]) <= set(MAKERS):
         sys.exit(f"usage: smollm2_logits.py LLAMA_DIR MODELS_DIR [{'|'.join(MAKERS)} ...]")
     llama, models = sys.argv[1:3]
     program = build(llama)
-    with open(os.path.join(llama, "src/llama_cpp/__init__.py")) as f:
-        version = "llama-cpp-python " + f.read().split('__version__ = "')[1].split('"')[0]
     for name in sys.argv[3:] or MAKERS:
-        MAKERS[name](program, models, version)
+        MAKERS[name](program, models, version_of(llama))
 
 
 if __name__ == "__main__":

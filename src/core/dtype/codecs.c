@@ -1,4 +1,5 @@
-/* codecs.c: how weir writes the dtypes that it writes, and the table wr_dtypes. What a block's bytes mean: decode_cpu.c. */
+/* codecs.c: how the dtypes are written whose scale needs no search, by definition and one element at a time, and the table wr_dtypes.
+ * What a block's bytes mean: decode_cpu.c. Fast, and with the K types: ops/quant. */
 #include <math.h>
 
 #include "core/dtype/dtype_i.h"
@@ -59,6 +60,9 @@ static uint8_t level(float v, int top) {
   return v >= (float)top ? (uint8_t)top : (uint8_t)v;
 }
 
+/* To nearest, halves away from zero: cut after adding what is just below a half. NaN gives 0. */
+static int8_t nearest_away(float v) { return (int8_t)(v == v ? v + copysignf(0x1.fffffep-2f, v) : 0); }
+
 static void encode_Q8_0(const float *src, void *dst, int64_t n) {
   uint8_t *p = dst;
   for (int64_t i = 0; i < n; i += B, p += 34) {
@@ -66,7 +70,7 @@ static void encode_Q8_0(const float *src, void *dst, int64_t n) {
     for (int j = 0; j < B; j++) amax = fmaxf(amax, fabsf(src[i + j]));
     float d = amax / 127, id = d > 0 ? 1 / d : 0;
     write_half(p, d);
-    for (int j = 0; j < B; j++) p[2 + j] = (uint8_t)(level(src[i + j] * id + 128.5f, 255) - 128);
+    for (int j = 0; j < B; j++) p[2 + j] = (uint8_t)nearest_away(src[i + j] * id);
   }
 }
 
@@ -156,7 +160,7 @@ wr_decode_fn *wr_decoder(wr_dtype t, int isa_level) {
   return decoders[t][isa_level];
 }
 
-/* types that weir does not write */
+/* types that are not written by definition: I32, and those of which a search finds the bytes */
 #define encode_I32 NULL
 #define encode_Q4_K NULL
 #define encode_Q5_K NULL
