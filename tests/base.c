@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "base/base_i.h"
+#include "heap_i.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -90,36 +91,18 @@ static void status_names(void) {
 
 /* ---- hooks and memory */
 
-typedef struct heap {
-  int64_t live, made, fail_at;
-  char logged[64];
+typedef struct log_seen {
+  char text[64];
   weir_log_level level;
-} heap;
-static bool refuse(heap *h) { return h->made++ == h->fail_at; }
-static void *heap_allocate(void *user, size_t bytes) {
-  heap *h = user;
-  if (refuse(h)) return NULL;
-  h->live++;
-  return malloc(bytes);
-}
-static void *heap_reallocate(void *user, void *ptr, size_t bytes) {
-  heap *h = user;
-  if (refuse(h)) return NULL;
-  h->live += !ptr;
-  return realloc(ptr, bytes);
-}
-static void heap_release(void *user, void *ptr) {
-  ((heap *)user)->live--;
-  free(ptr);
-}
+} log_seen;
 static uint64_t clock_seven(void *user) {
   (void)user;
   return 7;
 }
 static void keep_log(void *user, weir_log_level level, const char *message) {
-  heap *h = user;
-  h->level = level;
-  snprintf(h->logged, sizeof h->logged, "%s", message);
+  log_seen *seen = user;
+  seen->level = level;
+  snprintf(seen->text, sizeof seen->text, "%s", message);
 }
 
 static void nothing(void *arg, int tid, int n) {
@@ -156,20 +139,19 @@ static weir_status some_work(void) {
 }
 
 static void nth_allocation_fails(void) {
-  heap h = {.fail_at = -1};
-  weir_hooks hooks = {.allocate = heap_allocate, .reallocate = heap_reallocate, .release = heap_release, .user = &h};
   in_folder("");
-  weir_set_hooks(&hooks);
+  weir_set_hooks(&(weir_hooks){HEAP_HOOKS});
+  heap_fail(0);
   CHECK_EQ_INT(some_work(), WEIR_OK);
-  CHECK_EQ_INT(h.live, 0);
-  int64_t all = h.made;
+  CHECK_EQ_INT(heap.live, 0);
+  const long all = heap.calls;
   CHECK(all > 10);
-  for (int64_t n = 0; n < all; n++) {
-    h = (heap){.fail_at = n};
+  for (long n = 1; n <= all; n++) {
+    heap_fail(n);
     weir_status status = some_work();
-    CHECK_MSG(status == WEIR_ENOMEM, "allocation %d: %s", (int)n, weir_status_name(status));
+    CHECK_MSG(status == WEIR_ENOMEM, "allocation %ld: %s", n, weir_status_name(status));
     CHECK_HAS(weir_last_error(), "no memory for");
-    CHECK_EQ_INT(h.live, 0);
+    CHECK_EQ_INT(heap.live, 0);
   }
   weir_set_hooks(NULL);
   unlink(in_folder("a/b"));
@@ -177,17 +159,17 @@ static void nth_allocation_fails(void) {
 }
 
 static void log_and_clock(void) {
-  heap h = {.fail_at = -1};
-  weir_set_hooks(&(weir_hooks){.clock_ns = clock_seven, .log = keep_log, .user = &h});
+  log_seen seen = {0};
+  weir_set_hooks(&(weir_hooks){.clock_ns = clock_seven, .log = keep_log, .user = &seen});
   CHECK_EQ_INT(wr_now_ns(), 7);
   wr_log(WEIR_LOG_INFO, "not shown");
-  CHECK_STR(h.logged, "");
+  CHECK_STR(seen.text, "");
   wr_log(WEIR_LOG_WARN, "shown %d", 1);
-  CHECK_STR(h.logged, "shown 1");
-  CHECK_EQ_INT(h.level, WEIR_LOG_WARN);
-  weir_set_hooks(&(weir_hooks){.log = keep_log, .log_level = WEIR_LOG_DEBUG, .user = &h});
+  CHECK_STR(seen.text, "shown 1");
+  CHECK_EQ_INT(seen.level, WEIR_LOG_WARN);
+  weir_set_hooks(&(weir_hooks){.log = keep_log, .log_level = WEIR_LOG_DEBUG, .user = &seen});
   wr_log(WEIR_LOG_DEBUG, "all");
-  CHECK_STR(h.logged, "all");
+  CHECK_STR(seen.text, "all");
   weir_set_hooks(NULL);
   uint64_t before = wr_now_ns();
   CHECK(wr_now_ns() >= before && before != 7);
@@ -286,8 +268,8 @@ static void strings(void) {
   wr_str_clear(&s);
   CHECK(s.len == 0 && s.ptr[0] == '\0');
   wr_str_free(&s);
-  heap h = {.fail_at = 0};
-  weir_set_hooks(&(weir_hooks){.allocate = heap_allocate, .reallocate = heap_reallocate, .release = heap_release, .user = &h});
+  heap_fail(1);
+  weir_set_hooks(&(weir_hooks){HEAP_HOOKS});
   wr_str_puts(&s, "lost");
   wr_str_puts(&s, "and what follows too");
   CHECK(s.oom && s.len == 0);

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "format/format.h"
+#include "heap_i.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -448,38 +449,23 @@ static void every_operation_fails(void) {
   free_model(&m);
 }
 
-static atomic_int allocations_left;
-static void *scarce_allocate(void *user, size_t bytes) {
-  (void)user;
-  return atomic_fetch_sub(&allocations_left, 1) == 1 ? NULL : malloc(bytes);
-}
-static void *scarce_reallocate(void *user, void *ptr, size_t bytes) {
-  (void)user;
-  return atomic_fetch_sub(&allocations_left, 1) == 1 ? NULL : realloc(ptr, bytes);
-}
-static void plain_release(void *user, void *ptr) {
-  (void)user;
-  free(ptr);
-}
-
 /* The n-th allocation fails, for every n: opening, saving and finding say so or do without; what was on disk stays. */
 static void every_allocation_fails(void) {
   const char *run = run_folder("oom");
   model m;
   make_model(&m, 1);
-  const weir_hooks scarce = {.allocate = scarce_allocate, .reallocate = scarce_reallocate, .release = plain_release};
   int64_t step = 0, saved = 0;
   for (int n = 1;; n++) {
     wr_saver *s = NULL;
-    atomic_store(&allocations_left, n);
-    weir_set_hooks(&scarce);
+    heap_fail(n);
+    weir_set_hooks(&(weir_hooks){HEAP_HOOKS});
     weir_status status = wr_saver_open(run, NULL, &s);
     if (status == WEIR_OK) status = save(s, &m, ++step, NAN);
     if (status == WEIR_OK) saved = step;
     wr_saver_close(s);
     wr_checkpoint *c = NULL;
     const weir_status found = wr_checkpoint_newest(run, &c);
-    const bool spent = atomic_load(&allocations_left) <= 0;
+    const bool spent = heap_failed();
     weir_set_hooks(NULL);
     CHECK_MSG(status == WEIR_OK || status == WEIR_ENOMEM, "allocation %d: %s", n, weir_last_error());
     CHECK(found == WEIR_OK || found == WEIR_ENOMEM);

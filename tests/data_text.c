@@ -10,6 +10,7 @@
 #include <zstd.h>
 
 #include "data_i.h"
+#include "heap_i.h"
 
 /* ------------------------------------------------------------------------------------------------------------------- text */
 
@@ -678,33 +679,9 @@ static void workers_start_beside_busy_threads(void) {
 
 /* ---------------------------------------------------------------------------------------------------------- what runs out */
 
-static _Atomic long calls, fail_at, live;
-
-static void *take(void *user, size_t bytes) {
-  (void)user;
-  if (++calls == fail_at) return NULL;
-  void *p = malloc(bytes);
-  if (p) live++;
-  return p;
-}
-
-static void *retake(void *user, void *ptr, size_t bytes) {
-  (void)user;
-  if (++calls == fail_at) return NULL;
-  void *p = realloc(ptr, bytes);
-  if (p && !ptr) live++;
-  return p;
-}
-
-static void release(void *user, void *ptr) {
-  (void)user;
-  if (ptr) live--;
-  free(ptr);
-}
-
 static int refuse(void *user, const char *op, const char *path) {
   (void)user, (void)op;
-  return strstr(path, root) && ++calls == fail_at ? ENOSPC : 0;
+  return strstr(path, root) && heap_refuses() ? ENOSPC : 0;
 }
 
 static weir_status build_and_read(const wr_tokenizer *t, const char *folder) {
@@ -742,16 +719,15 @@ static void allocations_may_fail(void) {
     wr_tokenizer *t;
     remove_tree(at("oom"));
     REQUIRE(wr_tokenizer_open_path("bytes", &t) == WEIR_OK);
-    calls = live = 0;
-    fail_at = n;
-    weir_set_hooks(&(weir_hooks){.allocate = take, .reallocate = retake, .release = release});
+    heap_fail(n);
+    weir_set_hooks(&(weir_hooks){HEAP_HOOKS});
     const weir_status s = build_and_read(t, at("oom"));
-    done = s == WEIR_OK && calls < fail_at;
+    done = s == WEIR_OK && !heap_failed();
     CHECK_MSG(s == WEIR_ENOMEM || s == WEIR_OK, "allocation %ld: %d, %s", n, s, weir_last_error());
-    CHECK_MSG(live == 0, "allocation %ld: %ld are left", n, (long)live);
+    CHECK_MSG(heap.live == 0, "allocation %ld: %ld are left", n, (long)heap.live);
     weir_set_hooks(NULL);
     wr_tokenizer_close(t);
-    if (live) break;
+    if (heap.live) break;
   }
   remove_tree(at("oom"));
 }
@@ -765,18 +741,17 @@ static void disks_may_be_full(void) {
   bool done = false;
   for (long n = 1; !done; n++) {
     remove_tree(at("full"));
-    calls = 0;
-    fail_at = n;
+    heap_fail(n);
     weir_set_hooks(&(weir_hooks){.file = refuse});
     const weir_status s = build_and_read(t, at("full"));
     weir_set_hooks(NULL);
-    done = calls < n;
+    done = !heap_failed();
     CHECK_MSG(s == WEIR_OK ? done || access(at("full/manifest.json"), F_OK) == 0 : s == WEIR_ENOMEM, "change %ld: %d, %s", n, s,
               weir_last_error());
     CHECK(build_and_read(t, at("full")) == WEIR_OK);
     CHECK_MSG(same_folder(at("room"), at("full")), "change %ld", n);
   }
-  CHECK(calls > 20);
+  CHECK(heap.calls > 20);
   remove_tree(at("full"));
   remove_tree(at("room"));
 }

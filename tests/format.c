@@ -8,6 +8,8 @@
 
 #include "test.h"
 
+#include "heap_i.h"
+
 /* ---- a file made by hand, so that it can be wrong in any way */
 
 typedef struct bytes {
@@ -616,25 +618,6 @@ static void split_models(void) {
 
 /* ---- memory and size */
 
-static int fail_at, allocations, alive;
-static void *count_allocate(void *user, size_t n) {
-  (void)user;
-  if (allocations++ == fail_at) return NULL;
-  alive++;
-  return malloc(n);
-}
-static void *count_reallocate(void *user, void *p, size_t n) {
-  (void)user;
-  if (allocations++ == fail_at) return NULL;
-  alive += p == NULL;
-  return realloc(p, n);
-}
-static void count_release(void *user, void *p) {
-  (void)user;
-  alive -= p != NULL;
-  free(p);
-}
-
 static weir_status open_and_show(void) {
   wr_gguf *g;
   weir_file *f;
@@ -648,22 +631,21 @@ static weir_status open_and_show(void) {
 }
 
 static void nth_allocation_fails(void) {
-  weir_hooks hooks = {.allocate = count_allocate, .reallocate = count_reallocate, .release = count_release};
   save_three();
   REQUIRE(write_tiny(in_temp("tiny.gguf"), 0) == WEIR_OK);
-  weir_set_hooks(&hooks);
+  weir_set_hooks(&(weir_hooks){HEAP_HOOKS});
   int failures = 0;
-  for (fail_at = 0; fail_at < 10000; fail_at++) {
-    allocations = alive = 0;
+  long n = 1;
+  for (; n < 10000; n++) {
+    heap_fail(n);
     weir_status status = open_and_show();
-    CHECK_EQ_INT(alive, 0);
+    CHECK_EQ_INT(heap.live, 0);
     failures += status != WEIR_OK;
     if (status != WEIR_OK) CHECK_EQ_INT(status, WEIR_ENOMEM);
-    if (allocations <= fail_at) break;
+    if (!heap_failed()) break;
   }
-  fail_at = -1;
   weir_set_hooks(NULL);
-  CHECK(failures > 20 && fail_at < 10000);
+  CHECK(failures > 20 && n < 10000);
   empty_temp();
 }
 

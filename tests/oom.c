@@ -2,35 +2,7 @@
  * (what is only a help, as the packed file), and nothing may be left over. */
 #include "session_i.h"
 
-/* atomic: a saver allocates beside the step */
-typedef struct heap {
-  _Atomic long n, fail_at, live;
-} heap;
-static heap h;
-
-static bool failing(void) { return ++h.n == h.fail_at; }
-
-static void *take(void *user, size_t bytes) {
-  (void)user;
-  if (failing()) return NULL;
-  void *p = malloc(bytes);
-  if (p) h.live++;
-  return p;
-}
-
-static void *retake(void *user, void *ptr, size_t bytes) {
-  (void)user;
-  if (failing()) return NULL;
-  void *p = realloc(ptr, bytes);
-  if (p && !ptr) h.live++;
-  return p;
-}
-
-static void release(void *user, void *ptr) {
-  (void)user;
-  if (ptr) h.live--;
-  free(ptr);
-}
+#include "heap_i.h"
 
 static weir_status use_session(weir_session *s, weir_model *m) {
   const weir_sampling sampling = {.temperature = 1, .repeat_penalty = 1.1f, .seed = 1};
@@ -132,20 +104,20 @@ static weir_status small_batch(const weir_model_options *mo) {
 }
 
 static void every_allocation(weir_status (*run)(const weir_model_options *), const weir_model_options *mo, bool may_do_without) {
-  const weir_hooks hooks = {.allocate = take, .reallocate = retake, .release = release, .log_level = WEIR_LOG_ERROR};
+  const weir_hooks hooks = {HEAP_HOOKS, .log_level = WEIR_LOG_ERROR};
   weir_set_hooks(&hooks);
-  h = (heap){0};
+  heap_fail(0);
   CHECK_MSG(run(mo) == WEIR_OK, "%s", weir_last_error());
-  const long all = h.n;
-  CHECK_EQ_INT(h.live, 0);
+  const long all = heap.calls;
+  CHECK_EQ_INT(heap.live, 0);
   long refused = 0;
   for (long i = 1; i <= all; i++) {
-    h = (heap){.fail_at = i};
+    heap_fail(i);
     const weir_status s = run(mo);
     refused += s == WEIR_ENOMEM;
     if (s == WEIR_OK && may_do_without) continue;
     CHECK_MSG(s == WEIR_ENOMEM, "allocation %ld of %ld failed and the run gave %d (%s)", i, all, s, weir_last_error());
-    CHECK_MSG(h.live == 0, "allocation %ld of %ld failed and %ld are left", i, all, h.live);
+    CHECK_MSG(heap.live == 0, "allocation %ld of %ld failed and %ld are left", i, all, heap.live);
   }
   weir_set_hooks(NULL);
   CHECK_MSG(refused > all / 2, "%ld of %ld allocations are needed", refused, all);
@@ -200,7 +172,7 @@ static weir_status small_training(const char *folder, const char *shards) {
 }
 
 static void training(void) {
-  const weir_hooks hooks = {.allocate = take, .reallocate = retake, .release = release, .log_level = WEIR_LOG_ERROR};
+  const weir_hooks hooks = {HEAP_HOOKS, .log_level = WEIR_LOG_ERROR};
   char shards[128], folder[128], text[128];
   const char *inputs[] = {text};
   weir_tokenizer *t;
@@ -218,12 +190,12 @@ static void training(void) {
   long all = 0, refused = 0;
   for (long i = 0; i <= all; i += i < 400 ? 7 : 23) { /* i 0: none fails */
     snprintf(folder, sizeof folder, "%s/run-%ld", scratch, i);
-    h = (heap){.fail_at = i};
+    heap_fail(i);
     const weir_status s = small_training(folder, shards);
-    if (i == 0) all = h.n;
+    if (i == 0) all = heap.calls;
     CHECK_MSG(s == WEIR_OK || (i && s == WEIR_ENOMEM), "allocation %ld of %ld failed and the run gave %d (%s)", i, all, s,
               weir_last_error());
-    CHECK_MSG(h.live == 0, "allocation %ld of %ld failed and %ld are left", i, all, h.live);
+    CHECK_MSG(heap.live == 0, "allocation %ld of %ld failed and %ld are left", i, all, heap.live);
     refused += s == WEIR_ENOMEM;
   }
   weir_set_hooks(NULL);

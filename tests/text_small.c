@@ -3,6 +3,8 @@
  * Witness for the merges: the definition, by brute force. text.c has the tests on real vocabularies.
  */
 #include "test.h"
+
+#include "heap_i.h"
 #include "text/text.h"
 
 /* ------------------------------------------------------------------------------------------------------ making vocabularies */
@@ -541,25 +543,6 @@ static void vocabularies_that_are_odd(void) {
 
 /* ----------------------------------------------------------------------------------------------------------- lack of memory */
 
-static long fail_at, calls, live;
-static void *flaky_alloc(void *user, size_t n) {
-  (void)user;
-  void *p = ++calls == fail_at ? NULL : malloc(n ? n : 1);
-  live += p != NULL;
-  return p;
-}
-static void *flaky_realloc(void *user, void *ptr, size_t n) {
-  (void)user;
-  void *p = ++calls == fail_at ? NULL : realloc(ptr, n);
-  live += p && !ptr;
-  return p;
-}
-static void flaky_free(void *user, void *ptr) {
-  (void)user;
-  live -= ptr != NULL;
-  free(ptr);
-}
-
 static weir_status everything(const maker *m) {
   wr_tokenizer *t;
   wr_ids ids = {0};
@@ -581,21 +564,20 @@ static weir_status everything(const maker *m) {
 
 static void every_allocation_may_fail(void) {
   static maker m;
-  weir_hooks hooks = {.allocate = flaky_alloc, .reallocate = flaky_realloc, .release = flaky_free};
   for (int spm = 0; spm < 2; spm++) {
     if (spm)
       begin_spm(&m);
     else
       begin_bpe(&m), add(&m, "<|im_start|>", WR_TOKEN_CONTROL, 0), add(&m, "<|im_end|>", WR_TOKEN_CONTROL, 0);
     weir_status st = WEIR_ENOMEM;
-    weir_set_hooks(&hooks);
+    weir_set_hooks(&(weir_hooks){HEAP_HOOKS});
     long n = 0, silent = 0;
     while (n < 1000) {
-      fail_at = ++n, calls = 0, live = 0;
+      heap_fail(++n);
       st = everything(&m);
       CHECK_MSG(st == WEIR_OK || st == WEIR_ENOMEM, "allocation %ld fails: %s", n, weir_last_error());
-      CHECK_MSG(live == 0, "allocation %ld fails: %ld blocks are lost", n, live);
-      if (calls < fail_at) break;
+      CHECK_MSG(heap.live == 0, "allocation %ld fails: %ld blocks are lost", n, (long)heap.live);
+      if (!heap_failed()) break;
       silent += st == WEIR_OK;
     }
     weir_set_hooks(NULL);

@@ -13,14 +13,18 @@ weir_status weir_context_open(const weir_context_options *options, weir_context 
   weir_context *ctx = wr_calloc(1, sizeof *ctx);
   if (!ctx) return wr_fail_nomem(sizeof *ctx, "a context");
   const wr_device_options d = {.threads = o.threads, .pin = o.pin};
-  const weir_status s = api->open(&d, &ctx->device);
+  weir_status s = api->open(&d, &ctx->device);
   if (s != WEIR_OK) {
     wr_free(ctx);
     return s;
   }
   wr_mem_init(&ctx->mem, ctx->device, (size_t)WR_MIN(o.memory_bytes, (uint64_t)SIZE_MAX));
   pthread_mutex_init(&ctx->lock, NULL);
-  wr_context_tune_open(ctx);
+  s = wr_context_tune_open(ctx);
+  if (s != WEIR_OK) {
+    weir_context_close(ctx);
+    return s;
+  }
   *out = ctx;
   return WEIR_OK;
 }

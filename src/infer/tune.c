@@ -26,32 +26,37 @@ static weir_status find(const weir_context *ctx, weir_machine **m, char *path, s
   return WEIR_OK;
 }
 
-void wr_context_tune_open(weir_context *ctx) {
+/* Without a file *text stays NULL. */
+static weir_status load(weir_context *ctx, char *path, size_t cap, char **text) {
+  weir_machine *id;
+  WR_TRY(find(ctx, &id, path, cap));
+  weir_status s = access(path, F_OK) == 0 ? wr_kept_load(path, KIND, id, text) : WEIR_OK;
+  wr_free(id);
+  return s == WEIR_OK && *text ? wr_tune_parse(*text, &ctx->tune) : s;
+}
+
+weir_status wr_context_tune_open(weir_context *ctx) {
   const char *set = getenv("WEIR_TUNE");
-  char path[640], *text = NULL;
-  weir_machine *id = NULL;
+  char path[640], *text = NULL, *out = ctx->tune_text;
+  const size_t cap = sizeof ctx->tune_text;
+  const int threads = ctx->device->n_threads;
   if (!ctx->device->team) {
-    snprintf(ctx->tune_text, sizeof ctx->tune_text, "none: device %s runs no kernels", ctx->device->api->name);
-    return;
+    snprintf(out, cap, "none: device %s runs no kernels", ctx->device->api->name);
+    return WEIR_OK;
   }
   if (set && strcmp(set, "off") == 0) {
-    snprintf(ctx->tune_text, sizeof ctx->tune_text, "none: WEIR_TUNE is off");
-    return;
+    snprintf(out, cap, "none: WEIR_TUNE is off");
+    return WEIR_OK;
   }
-  weir_status s = find(ctx, &id, path, sizeof path);
-  if (s == WEIR_OK && access(path, F_OK) != 0) {
-    snprintf(ctx->tune_text, sizeof ctx->tune_text, "none for %d thread%s (weir bench ops --tune makes one)", ctx->device->n_threads,
-             ctx->device->n_threads == 1 ? "" : "s");
-  } else {
-    if (s == WEIR_OK) s = wr_kept_load(path, KIND, id, &text);
-    if (s == WEIR_OK) s = wr_tune_parse(text, &ctx->tune);
-    if (s == WEIR_OK)
-      snprintf(ctx->tune_text, sizeof ctx->tune_text, "%s: %zu choices", wr_escape(path, strlen(path)), ctx->tune.n);
-    else
-      snprintf(ctx->tune_text, sizeof ctx->tune_text, "not used: %s (weir bench ops --tune makes a new one)", weir_last_error());
-  }
+  const weir_status s = load(ctx, path, sizeof path, &text);
+  if (s != WEIR_OK)
+    snprintf(out, cap, "not used: %s (weir bench ops --tune makes a new one)", weir_last_error());
+  else if (text)
+    snprintf(out, cap, "%s: %zu choices", wr_escape(path, strlen(path)), ctx->tune.n);
+  else
+    snprintf(out, cap, "none for %d thread%s (weir bench ops --tune makes one)", threads, threads == 1 ? "" : "s");
   wr_free(text);
-  wr_free(id);
+  return s == WEIR_ENOMEM ? s : WEIR_OK;
 }
 
 const char *weir_context_tune(const weir_context *ctx) { return ctx->tune_text; }
