@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -504,6 +505,49 @@ static void *feed(void *arg) {
   return NULL;
 }
 
+/* Populated, a map has its pages: to touch them all is no fault any more. */
+static void map_populated(void) {
+  enum { BYTES = 4 << 20 };
+  const char *path = in_folder("populated");
+  char *text = malloc(BYTES + 1);
+  REQUIRE(text);
+  memset(text, 'p', BYTES);
+  text[BYTES] = '\0';
+  put_file(path, text);
+  free(text);
+  wr_map m;
+  REQUIRE(wr_map_open(path, false, &m) == WEIR_OK);
+  wr_map_populate(&m);
+  struct rusage before, after;
+  long sum = 0;
+  getrusage(RUSAGE_THREAD, &before);
+  for (size_t i = 0; i < m.bytes; i += 4096) sum += m.ptr[i];
+  getrusage(RUSAGE_THREAD, &after);
+  CHECK_EQ_INT(sum, BYTES / 4096 * 'p');
+  void *probe = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool known = madvise(probe, 4096, 22) == 0; /* MADV_POPULATE_READ */
+  munmap(probe, 4096);
+  CHECK_MSG(!known || after.ru_minflt - before.ru_minflt < 8, "%ld faults", after.ru_minflt - before.ru_minflt);
+  CHECK(wr_pages_huge(m.ptr, m.bytes) <= m.bytes);
+  wr_map_close(&m);
+  CHECK_EQ_INT(unlink(path), 0);
+  wr_map none = {0};
+  wr_map_populate(&none);
+  CHECK_EQ_INT(wr_pages_huge(NULL, 0), 0);
+}
+
+static void pages_that_are_huge(void) {
+  enum { BYTES = 8 << 20 };
+  char *p = wr_pages_alloc(BYTES, true);
+  REQUIRE(p);
+  memset(p, 1, BYTES);
+  const bool collapsed = madvise(p, BYTES, 25) == 0; /* MADV_COLLAPSE, Linux 6.1 */
+  const uint64_t huge = wr_pages_huge(p, BYTES);
+  CHECK_MSG(collapsed ? huge == BYTES : huge <= BYTES, "%llu bytes", (unsigned long long)huge);
+  CHECK(wr_pages_huge(p, 2 << 20) <= 2 << 20);
+  wr_pages_free(p, BYTES);
+}
+
 static void map_of_a_pipe(void) {
   int fds[2];
   pthread_t thread;
@@ -644,5 +688,5 @@ static void cache_dir(void) {
 TEST_MAIN("base", TEST(errors), TEST(status_names), TEST(nth_allocation_fails), TEST(log_and_clock), TEST(sizes_that_wrap),
           TEST(pages), TEST(pages_under_a_limit), TEST(arena), TEST(strings), TEST(utf8_all_short_sequences),
           TEST(utf8_partial), TEST(json_strings), TEST(escapes), TEST(size_text), TEST(philox), TEST(sequential_generator),
-          TEST(checksum), TEST(map), TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic),
+          TEST(checksum), TEST(map), TEST(map_populated), TEST(pages_that_are_huge), TEST(map_of_a_pipe), TEST(map_errors), TEST(read_files), TEST(write_atomic),
           TEST(cache_dir), TEST(folders))

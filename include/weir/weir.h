@@ -483,6 +483,7 @@ typedef struct weir_result {
   double limit_bytes;      /* read in each of them: all that a token reads, at most 256 MB */
   const char *limit_mode;  /* "cache" or "memory": does limit_bytes fit the last-level cache? "": not measured */
   double share_of_limit;   /* decode_tok_s / limit_tok_s. Above 1 is a measuring error, and shown as one */
+  double huge_share;       /* of the weights' bytes that are mapped in huge pages, where the limit was asked for */
   weir_profile *profile;   /* NULL: not asked for */
 } weir_result;
 void weir_result_free(weir_result *r);                    /* NULL allowed */

@@ -103,6 +103,10 @@ typedef struct wr_map {
 } wr_map;
 weir_status wr_map_open(const char *path, bool no_mmap, wr_map *out); /* folders, missing files: EIO with the path */
 void wr_map_close(wr_map *m);
+/* All of it into memory now, in order, in huge pages where the system gives files such, so that nobody waits at a page's first touch.
+ * Not what would take more than half of the memory that is left: pages of that come when they are touched. */
+void wr_map_populate(const wr_map *m);
+uint64_t wr_pages_huge(const void *ptr, size_t bytes); /* how many of these bytes lie in huge pages now, as /proc says; 0: unknown */
 weir_status wr_file_read(const char *path, size_t max_bytes, char **out, size_t *out_bytes); /* caller frees; NUL added */
 weir_status wr_file_write_atomic(const char *path, const void *bytes, size_t n); /* temp name, fsync, rename, fsync folder */
 weir_status wr_mkdir_p(const char *path);

@@ -3,11 +3,14 @@
  * Refuses: folders, and streams without an end (a pipe or device is read up to STREAM_BYTES_MAX). What is not a regular file
  * cannot be mapped and is read into memory, as are the files of /proc, whose size says 0.
  * A copied file lies in pages of its own, so it is aligned as well as a mapped one.
+ * Huge pages: a file system with large folios (ext4, xfs, btrfs of recent kernels) holds a file in huge pages when it was written or
+ * read in large steps, and a map of it then has entries of 2 MB; MADV_HUGEPAGE makes the kernel read it so.
  */
 #include "base/base_i.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -138,6 +141,38 @@ weir_status wr_map_open(const char *path, bool no_mmap, wr_map *out) {
 void wr_map_close(wr_map *m) {
   if (m->ptr) munmap((void *)(uintptr_t)m->ptr, m->bytes);
   *m = (wr_map){0};
+}
+
+#ifndef MADV_POPULATE_READ
+  #define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
+
+void wr_map_populate(const wr_map *m) {
+  if (!m->ptr || m->heap || m->bytes > wr_memory_available() / 2) return;
+  void *ptr = (void *)(uintptr_t)m->ptr;
+  /* Advice, both: a kernel that knows neither brings each page when it is touched. */
+  (void)madvise(ptr, m->bytes, MADV_HUGEPAGE);
+  (void)madvise(ptr, m->bytes, MADV_POPULATE_READ);
+}
+
+/* Of each mapping that meets the range: its lines AnonHugePages, FilePmdMapped and ShmemPmdMapped. */
+uint64_t wr_pages_huge(const void *ptr, size_t bytes) {
+  FILE *f = fopen("/proc/self/smaps", "re");
+  if (!f) return 0;
+  const uintptr_t begin = (uintptr_t)ptr, end = begin + bytes;
+  char line[512], what[32], unit[4];
+  uintptr_t from, to;
+  uint64_t sum_kb = 0, kb;
+  bool within = false;
+  while (fgets(line, sizeof line, f)) {
+    if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2)
+      within = from < end && to > begin;
+    else if (within && sscanf(line, "%31[^:]: %" SCNu64 " %3s", what, &kb, unit) == 3 &&
+             (strcmp(what, "AnonHugePages") == 0 || strcmp(what, "FilePmdMapped") == 0 || strcmp(what, "ShmemPmdMapped") == 0))
+      sum_kb += kb;
+  }
+  fclose(f);
+  return WR_MIN(sum_kb << 10, (uint64_t)bytes);
 }
 
 /* ---- small files */

@@ -91,6 +91,7 @@ void wr_json_result(wr_json *j, const weir_result *r) {
   wr_json_int(j, r->limit_runs);
   wr_json_string(j, "limit_mode", r->limit_mode);
   wr_json_number(j, "share_of_limit", r->share_of_limit);
+  wr_json_number(j, "huge_share", r->huge_share);
   if (r->profile) wr_json_profile(j, r->profile);
 }
 
@@ -127,8 +128,9 @@ static void print_report(const weir_result *r, int threads) {
             r->n_tokens == 1 ? "" : "s", weir_finish_name(r->finish));
     return;
   }
-  fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, KV %s), ended by %s\n", r->n_tokens,
-          r->decode_tok_s, threads, threads == 1 ? "" : "s", per_token, weights, kv, weir_finish_name(r->finish));
+  fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, %.0f %% in huge pages, KV %s), ended by %s\n",
+          r->n_tokens, r->decode_tok_s, threads, threads == 1 ? "" : "s", per_token, weights, r->huge_share * 100, kv,
+          weir_finish_name(r->finish));
   if (r->limit_tok_s <= 0)
     fprintf(stderr, "limit  not measured: the answer was too short\n");
   else

@@ -62,7 +62,9 @@ static weir_status decode(run *g) {
 static void report_limit(run *g) {
   weir_result *r = g->r;
   const wr_limit *l = &g->limit;
+  const wr_model *m = g->s->model->m;
   r->seconds.limit = l->seconds;
+  r->huge_share = (double)wr_model_huge_bytes(m) / (double)WR_MAX(m->weight_bytes, (uint64_t)1);
   r->limit_gb_s = l->best * 1e-9;
   r->limit_gb_s_worst = l->worst * 1e-9;
   r->limit_runs = l->runs;

@@ -12,6 +12,22 @@ static weir_status import_weights(wr_model *m) {
   return WEIR_OK;
 }
 
+/* What every token reads, before the first one does. */
+static void populate(const wr_model *m) {
+  if (m->packed.ptr) wr_map_populate(&m->packed);
+  for (int i = 0; !m->packed.ptr && i < wr_gguf_n_parts(m->gguf); i++) wr_map_populate(wr_gguf_part_at(m->gguf, i).map);
+}
+
+uint64_t wr_model_huge_bytes(const wr_model *m) {
+  if (m->packed.ptr) return wr_pages_huge(m->packed.ptr, m->packed.bytes);
+  uint64_t sum = 0;
+  for (int i = 0; i < wr_gguf_n_parts(m->gguf); i++) {
+    const wr_map *map = wr_gguf_part_at(m->gguf, i).map;
+    sum += wr_pages_huge(map->ptr, map->bytes);
+  }
+  return sum;
+}
+
 static weir_status open_model(wr_model *m, const char *path, const wr_model_options *options) {
   const wr_gguf_options file = {.no_mmap = options->no_mmap};
   WR_TRY(wr_gguf_open(path, &file, &m->gguf));
@@ -30,6 +46,7 @@ static weir_status open_model(wr_model *m, const char *path, const wr_model_opti
   }
   wr_str_free(&why);
   WR_TRY(s);
+  if (!options->plan_only) populate(m);
   WR_TRY(wr_weights_small(m));
   return import_weights(m);
 }

@@ -111,6 +111,7 @@ typedef struct wr_model {
   double load_seconds, pack_seconds;
 } wr_model;
 weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out);
+uint64_t wr_model_huge_bytes(const wr_model *m);                                   /* of the files with its weights, mapped in huge pages now */
 void wr_model_close(wr_model *m);                                                /* NULL allowed */
 const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id); /* layer -1: the model's own. NULL: absent */
 int wr_weight_dtype(const wr_gguf_type_info *t);                                 /* of weights of a file's type. -1: not computed with */

@@ -180,6 +180,7 @@ static weir_status fill(packing *k, int fd, const char *path) {
   }
   void *map = mmap(NULL, h.file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (map == MAP_FAILED) return wr_fail_errno(WEIR_EIO, path, "map");
+  (void)madvise(map, h.file_bytes, MADV_HUGEPAGE); /* the file's pages, too, are then huge for whoever maps it */
   k->file = map;
   atomic_store(&k->next, 0);
   wr_team_run(k->m->mem->device->team, pack_part, k);
