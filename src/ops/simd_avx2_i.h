@@ -115,6 +115,14 @@ WR_INLINE void v16i_store_i8(int8_t *p, v16i x) {
   __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
   _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));
 }
+WR_INLINE v16i v16i_load_i8(const void *p) {
+  const __m128i x = _mm_loadu_si128(p);
+  return WR_V16I(_mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)));
+}
+WR_INLINE v16i v16i_load_u8(const void *p) {
+  const __m128i x = _mm_loadu_si128(p);
+  return WR_V16I(_mm256_cvtepu8_epi32(x), _mm256_cvtepu8_epi32(_mm_srli_si128(x, 8)));
+}
 
 WR_INLINE v16 v16_load_f16(const uint16_t *p) {
   return WR_V16(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1)));

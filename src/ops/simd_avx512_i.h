@@ -59,6 +59,9 @@ WR_INLINE v16i v16_trunc_i32(v16 a) { return _mm512_cvttps_epi32(a); }
 WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) { return _mm512_dpbusd_epi32(acc, u8, s8); }
 WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) { return _mm512_dpbusd_epi32(acc, u7, s8); }
 WR_INLINE void v16i_store_i8(int8_t *p, v16i a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
+/* Sixteen bytes, widened. */
+WR_INLINE v16i v16i_load_i8(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }
+WR_INLINE v16i v16i_load_u8(const void *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(p)); }
 
 WR_INLINE v16 v16_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 WR_INLINE v16 v16_load_f16_n(const uint16_t *p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(wr_mask_n(n), p)); }

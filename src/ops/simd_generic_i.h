@@ -93,6 +93,16 @@ WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) {
 }
 WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) { return v16i_dot4(acc, u7, s8); }
 WR_INLINE void v16i_store_i8(int8_t *p, v16i a) { WR_EACH p[i] = (int8_t)a[i]; }
+WR_INLINE v16i v16i_load_i8(const void *p) {
+  v16i r;
+  WR_EACH r[i] = ((const int8_t *)p)[i];
+  return r;
+}
+WR_INLINE v16i v16i_load_u8(const void *p) {
+  v16i r;
+  WR_EACH r[i] = ((const uint8_t *)p)[i];
+  return r;
+}
 
 /* Exponent and mantissa land in place, short of 112 in the exponent, for infinity and NaN of twice that. A denormal m * 2^-24 is
  * (2^-14 + m * 2^-24) - 2^-14: no arithmetic on float denormals, which is slow. */

@@ -1,11 +1,15 @@
 /* The paged cache on the CPU, compiled once for each instruction set; the same bits from each.
  *
- * A unit of work is a row and a key head, with all query heads that share it (at most GROUP at once), page by page:
- * attention_page_i.h. Splits of WR_ATTN_SPLIT_PAGES pages begin from nothing and are merged in ascending order, whether one
- * thread does them in turn or several side by side.
+ * A unit of work is a tile and a key head: neighbouring rows that attend to neighbouring positions of one sequence, with all query heads
+ * that share the key head. It goes over the context in splits of SPLIT positions at absolute places, each from nothing:
+ *   keys of the split become floats, in panels of sixteen positions;  scores = q k^T;  softmax;
+ *   its values become floats;  sums = p v
+ * and the splits' sums are merged in ascending order. What a page holds is decoded once a tile, whatever its type: one codec a type, and
+ * one pair of products (ops/gemm_i.h) for all. Decoding is exact, so a cache of Q8_0 gives the bits of one of F32 that holds its values.
+ * Each query's sums are chains of its own (scores ascending over d, values over positions), so tiles change no bit. Where few rows have
+ * long contexts, several threads share a tile's splits; they are merged in the same order.
  *
- * Places of a page past the row's position may hold anything, NaN too: their scores are replaced before use, their values
- * never read.
+ * Places of a page past a row's position may hold anything, NaN too: their scores are replaced before use, their values never read.
  */
 #include <math.h>
 
@@ -13,246 +17,371 @@
 #include "ops/arg_i.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_i.h"
-#include "ops/attention/attention_page_i.h"
-#include "ops/simd_i.h"
+#include "ops/attention/attention_line_i.h"
+#include "ops/gemm_i.h"
 
 WR_ROW_FN(WR_KERNEL(kv_store_any_cpu));
-WR_ROW_FN(WR_KERNEL(attention_paged_f32_cpu));
-WR_ROW_FN(WR_KERNEL(attention_paged_f16_cpu));
+WR_ROW_FN(WR_KERNEL(attention_paged_any_cpu));
+
+enum { P = WR_KV_PAGE, SPLIT = WR_ATTN_SPLIT, LINE = WR_ATTN_SPLIT_LINE, BLOCK = 32 };
 
 /* ------------------------------------------------------------------------------------------------------------------ store */
 
-/* Sixteen key elements of all rows: they go to the lines of their d, one place in each. */
-static void store_keys(const wr_call *c, int64_t rows, int64_t h, int64_t d, int n) {
-  const wr_arg *k = &c->args[STORE_K], *kc = &c->args[STORE_KCACHE];
-  int64_t Dqk = kc->ext[2], P = kc->ext[3];
-  for (int64_t r = 0; r < rows; r++) {
-    int64_t slot = wr_arg_i32(&c->args[STORE_SLOT], r);
-    if (slot < 0) continue;
-    const float *from = wr_arg_f32(k, r) + h * Dqk + d;
-    int64_t at = (h * Dqk + d) * P + slot % P;
-    if (kc->dtype == WR_F32) {
-      float *to = wr_arg_f32(kc, slot / P) + at;
-      for (int i = 0; i < n; i++) to[i * P] = from[i];
-    } else {
-      uint16_t half[WR_LANES], *to = (uint16_t *)wr_arg_row(kc, slot / P) + at;
-      v16_store_f16_n(half, v16_load_n(from, n), n);
-      for (int i = 0; i < n; i++) to[i * P] = half[i];
+/* Up to 32 floats as the type of the cache holds them. */
+static void encode(int type, const float *x, int n, void *to) {
+  switch (type) {
+  case WR_F32: memcpy(to, x, (size_t)n * sizeof *x); break;
+  case WR_F16:
+  case WR_BF16:
+    for (int i = 0; i < n; i += WR_LANES) {
+      const int some = part(n - i);
+      if (type == WR_F16)
+        v16_store_f16_n((uint16_t *)to + i, v16_load_n(x + i, some), some);
+      else
+        v16_store_bf16_n((uint16_t *)to + i, v16_load_n(x + i, some), some);
     }
+    break;
+  default: wr_dtypes[type].from_float(x, to, n);
   }
 }
 
-static void store_values(const wr_call *c, int64_t r) {
-  const wr_arg *v = &c->args[STORE_V], *vc = &c->args[STORE_VCACHE];
-  int64_t P = vc->ext[2], Dv = vc->ext[3], slot = wr_arg_i32(&c->args[STORE_SLOT], r);
-  if (slot < 0) return;
-  for (int64_t h = 0; h < vc->ext[1]; h++) {
-    const float *from = wr_arg_f32(v, r) + h * Dv;
-    int64_t at = (h * P + slot % P) * Dv;
-    if (vc->dtype == WR_F32) {
-      memcpy(wr_arg_f32(vc, slot / P) + at, from, (size_t)Dv * sizeof *from);
-      continue;
-    }
-    uint16_t *to = (uint16_t *)wr_arg_row(vc, slot / P) + at;
-    for (int64_t d = 0; d < Dv; d += WR_LANES) v16_store_f16_n(to + d, v16_load_n(from + d, part(Dv - d)), part(Dv - d));
+/* Elements [d, d + 32) of head h of all rows. The keys of a page have lines in common, so one thread does all rows. */
+static void store_block(const wr_call *c, bool keys, int64_t rows, int64_t h, int64_t d) {
+  const wr_arg *x = &c->args[keys ? STORE_K : STORE_V], *cache = &c->args[keys ? STORE_KCACHE : STORE_VCACHE];
+  const int64_t D = x->ext[2], places = cache->ext[keys ? 3 : 2];
+  const int n = (int)WR_MIN(D - d, (int64_t)BLOCK);
+  for (int64_t r = 0; r < rows; r++) {
+    const int64_t slot = wr_arg_i32(&c->args[STORE_SLOT], r);
+    _Alignas(8) uint8_t code[BLOCK * sizeof(float)];
+    if (slot < 0) continue;
+    encode(cache->dtype, wr_arg_f32(x, r) + h * D + d, n, code);
+    wr_kv_put(cache, keys, slot / places, h, slot % places, d, n, code);
   }
 }
 
 WR_ROW_FN(WR_KERNEL(kv_store_any_cpu)) {
-  const wr_arg *kc = &c->args[STORE_KCACHE];
-  int64_t rows = wr_live_rows(c, STORE_K), blocks = (kc->ext[2] + WR_LANES - 1) / WR_LANES, begin, end;
-  while (wr_take(w, 0, kc->ext[1] * blocks, rows > 64 ? 1 : 64, &begin, &end))
-    for (int64_t u = begin; u < end; u++) {
-      int64_t d = u % blocks * WR_LANES;
-      store_keys(c, rows, u / blocks, d, part(kc->ext[2] - d));
-    }
-  while (wr_take(w, 1, rows, 16, &begin, &end))
-    for (int64_t r = begin; r < end; r++) store_values(c, r);
-}
-
-/* -------------------------------------------------------------------------------------------------------------- attention */
-
-enum { P = WR_KV_PAGE, GROUP = WR_ATTN_GROUP };
-
-/* Pages [page, end) of one split, from nothing. */
-WR_INLINE void attend_pages(const wr_call *c, const target *t, int64_t page, int64_t end, sums *out, const int G,
-                            const bool half) {
-  const wr_arg *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
-  const size_t size = half ? sizeof(uint16_t) : sizeof(float);
-  memset(out->acc, 0, (size_t)(G * t->Dv) * sizeof *out->acc);
-  for (int g = 0; g < G; g++) out->max[g] = -INFINITY, out->total[g] = 0;
-  for (; page < end; page++) {
-    const char *k = wr_arg_row(kc, t->pages[page]), *v = wr_arg_row(vc, t->pages[page]);
-    attend_page(t, k + (size_t)(t->kv_head * t->Dqk * P) * size, v + (size_t)(t->kv_head * P * t->Dv) * size, page * P, out, G,
-                half);
-  }
-}
-
-WR_INLINE void attend_any(const wr_call *c, const target *t, int64_t page, int64_t end, sums *out, const int G, bool half) {
-  if (half)
-    attend_pages(c, t, page, end, out, G, true);
-  else
-    attend_pages(c, t, page, end, out, G, false);
-}
-
-static int64_t n_splits(const target *t) {
-  return t->past > t->first ? (t->past + P * WR_ATTN_SPLIT_PAGES - 1) / (P * WR_ATTN_SPLIT_PAGES) : 0;
-}
-
-/* Split number `split`: absolute positions, so that a window moves its start only. */
-static void attend_split(const wr_call *c, const target *t, int64_t split, int g, sums *out, bool half) {
-  int64_t page = split * WR_ATTN_SPLIT_PAGES, end = (t->past + P - 1) / P;
-  if (page + WR_ATTN_SPLIT_PAGES < end) end = page + WR_ATTN_SPLIT_PAGES;
-  if (page < t->first / P) page = t->first / P;
-  switch (g) {
-  case 1: attend_any(c, t, page, end, out, 1, half); break;
-  case 2: attend_any(c, t, page, end, out, 2, half); break;
-  case 3: attend_any(c, t, page, end, out, 3, half); break;
-  case 4: attend_any(c, t, page, end, out, 4, half); break;
-#if WR_ISA_LEVEL >= 2
-  case 5: attend_any(c, t, page, end, out, 5, half); break;
-  case 6: attend_any(c, t, page, end, out, 6, half); break;
-  case 7: attend_any(c, t, page, end, out, 7, half); break;
-  case 8: attend_any(c, t, page, end, out, 8, half); break;
-#endif
-  default: break;
-  }
-}
-
-/* a = a and b together; a comes first. */
-static void merge(sums *a, const sums *b, int g, int64_t Dv) {
-  float scales[WR_LANES] = {0};
-  for (int i = 0; i < g; i++) {
-    float max = a->max[i] > b->max[i] ? a->max[i] : b->max[i];
-    scales[i] = a->max[i] - max;
-    scales[GROUP + i] = b->max[i] - max;
-    a->max[i] = max;
-  }
-  v16_store(scales, v16_exp(v16_load(scales)));
-  for (int i = 0; i < g; i++) {
-    v16 sa = v16_set1(scales[i]), sb = v16_set1(scales[GROUP + i]);
-    a->total[i] = a->total[i] * scales[i] + b->total[i] * scales[GROUP + i];
-    for (int64_t d = 0; d < Dv; d += WR_LANES) {
-      int n = part(Dv - d);
-      float *at = a->acc + i * Dv + d;
-      v16_store_n(at, v16_fma(v16_load_n(b->acc + i * Dv + d, n), sb, v16_mul(v16_load_n(at, n), sa)), n);
-    }
-  }
-}
-
-static void divide(const sums *a, int g, int64_t Dv) {
-  for (int i = 0; i < g; i++)
-    for (int64_t d = 0; d < Dv; d += WR_LANES) {
-      float *at = a->acc + i * Dv + d;
-      int n = part(Dv - d);
-      v16_store_n(at, v16_div(v16_load_n(at, n), v16_set1(a->total[i])), n);
-    }
-}
-
-/* How the heads of a row are cut into units of at most GROUP query heads with one key head. */
-typedef struct cut {
-  int64_t per_kv, units;
-  int group;
-} cut;
-
-static target target_of(const wr_call *c, const cut *k, int64_t row, int64_t unit, int *g, float **y) {
-  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE];
-  const wr_attention_params *p = c->params;
-  int64_t kv = unit / k->per_kv, h = kv * k->group + unit % k->per_kv * GROUP, Dv = c->args[PAGED_VCACHE].ext[3];
-  int64_t past = (int64_t)wr_arg_i32(&c->args[PAGED_POS], row) + 1;
-  *g = (int)WR_MIN((kv + 1) * k->group - h, (int64_t)GROUP);
-  *y = wr_arg_f32(&c->args[PAGED_Y], row) + h * Dv;
-  return (target){.q = wr_arg_f32(q, row) + h * kc->ext[2],
-                  .kv_head = kv,
-                  .first = p->window && past > p->window ? past - p->window : 0,
-                  .past = past,
-                  .pages = wr_arg_row(&c->args[PAGED_TABLE], wr_arg_i32(&c->args[PAGED_SEQ], row)),
-                  .Dqk = kc->ext[2],
-                  .Dv = Dv,
-                  .v_stride = Dv,
-                  .scale = p->scale,
-                  .softcap = p->softcap};
-}
-
-static int64_t first_split(const target *t) { return t->first / (P * WR_ATTN_SPLIT_PAGES); }
-
-/* A whole unit by one thread; `spare` holds one split. */
-static void attend_unit(const wr_call *c, const cut *k, int64_t row, int64_t unit, float *spare, bool half) {
-  int g;
-  float max[2][8], total[2][8], *y;
-  target t = target_of(c, k, row, unit, &g, &y);
-  sums all = {y, max[0], total[0]}, one = {spare, max[1], total[1]};
-  int64_t n = n_splits(&t), split = first_split(&t);
-  if (!n) {
-    memset(y, 0, (size_t)(g * t.Dv) * sizeof *y);
-    return;
-  }
-  attend_split(c, &t, split++, g, &all, half);
-  for (; split < n; split++) {
-    attend_split(c, &t, split, g, &one, half);
-    merge(&all, &one, g, t.Dv);
-  }
-  divide(&all, g, t.Dv);
-}
-
-/* Where the sums of (row, unit, split) stand in scratch: at most GROUP heads of Dv, then maxima and totals. */
-static sums slot_of(const wr_call *c, const cut *k, int64_t splits, int64_t row, int64_t unit, int64_t split) {
-  const wr_arg *q = &c->args[PAGED_Q];
-  int64_t Dv = c->args[PAGED_VCACHE].ext[3], heads = q->ext[1], kv = unit / k->per_kv;
-  int64_t h = kv * k->group + unit % k->per_kv * GROUP;
-  float *base = (float *)c->scratch + ((row * splits + split) * heads + h) * (Dv + 2);
-  int64_t g = WR_MIN((kv + 1) * k->group - h, (int64_t)GROUP);
-  return (sums){base, base + g * Dv, base + g * Dv + g};
-}
-
-/* Few rows: their splits are shared out, then merged. */
-static void attend_shared(const wr_call *c, const wr_worker *w, const cut *k, int64_t rows, int64_t splits, bool half) {
+  const wr_arg *k = &c->args[STORE_K], *v = &c->args[STORE_V];
+  const int64_t rows = wr_live_rows(c, STORE_K), k_blocks = (k->ext[2] + BLOCK - 1) / BLOCK,
+                blocks = k_blocks + (v->ext[2] + BLOCK - 1) / BLOCK;
   int64_t begin, end;
-  float *y;
-  int g;
-  while (wr_take(w, 0, rows * k->units * splits, 1, &begin, &end))
+  while (wr_take(w, 0, k->ext[1] * blocks, rows > 16 ? 1 : 64, &begin, &end))
     for (int64_t u = begin; u < end; u++) {
-      int64_t split = u % splits, unit = u / splits % k->units, row = u / splits / k->units;
-      target t = target_of(c, k, row, unit, &g, &y);
-      sums out = slot_of(c, k, splits, row, unit, split);
-      if (split >= first_split(&t) && split < n_splits(&t)) attend_split(c, &t, split, g, &out, half);
-    }
-  wr_barrier(w);
-  while (wr_take(w, 1, rows * k->units, 1, &begin, &end))
-    for (int64_t u = begin; u < end; u++) {
-      target t = target_of(c, k, u / k->units, u % k->units, &g, &y);
-      int64_t split = first_split(&t), n = n_splits(&t);
-      if (!n) memset(y, 0, (size_t)(g * t.Dv) * sizeof *y);
-      if (!n) continue;
-      sums all = slot_of(c, k, splits, u / k->units, u % k->units, split++);
-      for (; split < n; split++) {
-        sums one = slot_of(c, k, splits, u / k->units, u % k->units, split);
-        merge(&all, &one, g, t.Dv);
-      }
-      divide(&all, g, t.Dv);
-      memcpy(y, all.acc, (size_t)(g * t.Dv) * sizeof *y);
+      const int64_t block = u % blocks;
+      const bool keys = block < k_blocks;
+      store_block(c, keys, rows, u / blocks, (keys ? block : block - k_blocks) * BLOCK);
     }
 }
 
-WR_INLINE void attention_paged(const wr_call *c, const wr_worker *w, const bool half) {
-  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE];
-  int64_t rows = wr_live_rows(c, PAGED_Q), Nkv = kc->ext[1], Dv = c->args[PAGED_VCACHE].ext[3], past = 0, begin, end;
-  int group = (int)(q->ext[1] / Nkv);
-  cut k = {.per_kv = (group + GROUP - 1) / GROUP, .group = group};
-  k.units = Nkv * k.per_kv;
-  int64_t few = wr_attn_split_rows(q->ext[0], Nkv, w->n_threads);
-  for (int64_t r = 0; r < rows && rows <= few; r++) past = WR_MAX(past, (int64_t)wr_arg_i32(&c->args[PAGED_POS], r) + 1);
-  int64_t splits = (past + P * WR_ATTN_SPLIT_PAGES - 1) / (P * WR_ATTN_SPLIT_PAGES);
-  if (rows <= few && splits > 1 && w->n_threads > 1) {
-    attend_shared(c, w, &k, rows, splits, half);
-    return;
+/* ------------------------------------------------------------------------------------------------------------- pages as floats */
+
+/* Sixteen of the 32 elements of a line, without their scale. */
+WR_INLINE v16 lanes(const void *line, int half, const int type) {
+  switch (type) {
+  case WR_F32: return v16_load((const float *)line + WR_LANES * half);
+  case WR_F16: return v16_load_f16((const uint16_t *)line + WR_LANES * half);
+  case WR_BF16: return v16_load_bf16((const uint16_t *)line + WR_LANES * half);
+  case WR_Q8_0: return v16_from_i32(v16i_load_i8((const int8_t *)line + WR_LANES * half));
+  default: {
+    const v16i two = v16i_load_u8(line), q = half ? v16i_shr(two, 4) : v16i_and(two, v16i_set1(15));
+    return v16_from_i32(v16i_sub(q, v16i_set1(8)));
   }
-  int64_t booked =
-      (c->args[PAGED_TABLE].ext[1] + WR_ATTN_SPLIT_PAGES - 1) / WR_ATTN_SPLIT_PAGES * few; /* the shared form's part */
-  float *spare = (float *)c->scratch + (booked + w->tid) * q->ext[1] * (Dv + 2);
-  while (wr_take(w, 0, rows * k.units, 1, &begin, &end))
-    for (int64_t u = begin; u < end; u++) attend_unit(c, &k, u / k.units, u % k.units, spare, half);
+  }
 }
 
-WR_ROW_FN(WR_KERNEL(attention_paged_f32_cpu)) { attention_paged(c, w, false); }
-WR_ROW_FN(WR_KERNEL(attention_paged_f16_cpu)) { attention_paged(c, w, true); }
+WR_INLINE bool scaled(const int type) { return type == WR_Q8_0 || type == WR_Q4_0; }
+WR_INLINE int64_t line_bytes(const int type) {
+  return type == WR_F32 ? 128 : type == WR_F16 || type == WR_BF16 ? 64 : type == WR_Q8_0 ? 32 : 16;
+}
+
+/* A head's part of a page of keys, [D] lines of 32 positions, becomes two panels, [2][D][16]. What is read next begins at `ahead`. */
+WR_INLINE void keys_of_page(const uint8_t *from, int64_t D, float *to, const uint8_t *ahead, const int type) {
+  const uint8_t *line = from + (scaled(type) ? wr_keys_scale_bytes(D) : 0);
+  v16 scale[2];
+  for (int64_t d = 0; d < D; d++, line += line_bytes(type)) {
+    wr_prefetch(ahead + (line - from));
+    for (int half = 0; half < 2; half++) {
+      if (scaled(type) && d % BLOCK == 0) scale[half] = v16_load_f16((const uint16_t *)from + d + WR_LANES * half);
+      const v16 x = lanes(line, half, type);
+      v16_store(to + (half * D + d) * WR_LANES, scaled(type) ? v16_mul(x, scale[half]) : x);
+    }
+  }
+}
+
+/* Places [lo, hi) of a head's part of a page of values, rows of D, become rows of `step` floats. */
+WR_INLINE void values_of_page(const uint8_t *from, int64_t D, int lo, int hi, float *to, int64_t step, const uint8_t *ahead,
+                              const int type) {
+  const int64_t block_bytes = line_bytes(type) + (scaled(type) ? 2 : 0), row_bytes = D * block_bytes / BLOCK;
+  for (int64_t d = 0; d < D; d += BLOCK) {
+    const uint8_t *block = from + d / BLOCK * block_bytes;
+    float scale[P];
+    if (scaled(type)) {
+      uint16_t stored[P] = {0};
+      for (int i = lo; i < hi; i++) memcpy(&stored[i], block + i * row_bytes, sizeof stored[i]);
+      for (int half = 0; half < 2; half++)
+        v16_store(scale + WR_LANES * half, v16_load_f16(stored + WR_LANES * half));
+    }
+    for (int i = lo; i < hi; i++) {
+      const uint8_t *at = block + i * row_bytes;
+      wr_prefetch(ahead + (at - from));
+      for (int half = 0; half < 2 && d + WR_LANES * half < D; half++) {
+        const int64_t left = D - d - WR_LANES * half;
+        float *out = to + i * step + d + WR_LANES * half;
+        if (left < WR_LANES) {
+          uint8_t padded[128] = {0};
+          memcpy(padded, at + half * line_bytes(type) / 2, (size_t)(left * line_bytes(type) / BLOCK));
+          v16_store(out, lanes(padded, 0, type));
+          continue;
+        }
+        const v16 x = lanes(at + (scaled(type) ? 2 : 0), half, type);
+        v16_store(out, scaled(type) ? v16_mul(x, v16_set1(scale[i])) : x);
+      }
+    }
+  }
+}
+
+typedef struct codec {
+  void (*keys)(const uint8_t *from, int64_t D, float *to, const uint8_t *ahead);
+  void (*values)(const uint8_t *from, int64_t D, int lo, int hi, float *to, int64_t step, const uint8_t *ahead);
+} codec;
+#define CODEC(type) \
+  static void keys_##type(const uint8_t *from, int64_t D, float *to, const uint8_t *ahead) { \
+    keys_of_page(from, D, to, ahead, WR_##type); \
+  } \
+  static void values_##type(const uint8_t *from, int64_t D, int lo, int hi, float *to, int64_t step, const uint8_t *ahead) { \
+    values_of_page(from, D, lo, hi, to, step, ahead, WR_##type); \
+  }
+CODEC(F32)
+CODEC(F16)
+CODEC(BF16)
+CODEC(Q8_0)
+CODEC(Q4_0)
+#define ROW(type) [WR_##type] = {keys_##type, values_##type}
+static const codec codecs[WR_DTYPE_COUNT] = {ROW(F32), ROW(F16), ROW(BF16), ROW(Q8_0), ROW(Q4_0)};
+#undef ROW
+
+/* -------------------------------------------------------------------------------------------------------------- tiles */
+
+typedef struct tile {
+  int64_t row, rows, kv, group; /* of q; key head; query heads that share it */
+  int64_t past;                 /* positions that the first row attends to; the others one more each */
+  const int32_t *pages;         /* of the sequence */
+} tile;
+
+static int64_t first_of(const wr_call *c, int64_t past) {
+  const int64_t window = ((const wr_attention_params *)c->params)->window;
+  return window && past > window ? past - window : 0;
+}
+
+static bool goes_on(const wr_call *c, int64_t row) {
+  const wr_arg *seq = &c->args[PAGED_SEQ], *pos = &c->args[PAGED_POS];
+  return wr_arg_i32(seq, row) == wr_arg_i32(seq, row - 1) && wr_arg_i32(pos, row) == wr_arg_i32(pos, row - 1) + 1;
+}
+
+/* The tile that begins with this row; false: it belongs to the one before. */
+static bool tile_at(const wr_call *c, int64_t row, int64_t kv, tile *t) {
+  const wr_arg *kc = &c->args[PAGED_KCACHE];
+  const int64_t group = c->args[PAGED_Q].ext[1] / kc->ext[1], most = wr_attn_tile_rows(group), live = wr_live_rows(c, PAGED_Q);
+  if (row % most && goes_on(c, row)) return false;
+  *t = (tile){.row = row,
+              .rows = 1,
+              .kv = kv,
+              .group = group,
+              .past = (int64_t)wr_arg_i32(&c->args[PAGED_POS], row) + 1,
+              .pages = wr_arg_row(&c->args[PAGED_TABLE], wr_arg_i32(&c->args[PAGED_SEQ], row))};
+  while (row + t->rows < live && (row + t->rows) % most && goes_on(c, row + t->rows)) t->rows++;
+  return true;
+}
+
+/* Splits [*begin, *end) hold all that any row of the tile attends to. */
+static void splits_of(const wr_call *c, const tile *t, int64_t *begin, int64_t *end) {
+  *begin = first_of(c, t->past) / SPLIT;
+  *end = (t->past + t->rows - 1 + SPLIT - 1) / SPLIT;
+}
+
+/* Rows [*a, *b) of the tile attend to something in the split at `start`. */
+static bool active_rows(const wr_call *c, const tile *t, int64_t start, int64_t *a, int64_t *b) {
+  *a = WR_MIN(WR_MAX(start + 1 - t->past, (int64_t)0), t->rows);
+  *b = t->rows;
+  while (*b > *a && first_of(c, t->past + *b - 1) >= start + SPLIT) --*b;
+  return *a < *b;
+}
+
+/* The queries of a tile, one row's heads after another's. */
+static void take_queries(const wr_call *c, const tile *t, float *to) {
+  const wr_arg *q = &c->args[PAGED_Q];
+  const int64_t n = t->group * q->ext[2];
+  for (int64_t r = 0; r < t->rows; r++) memcpy(to + r * n, wr_arg_f32(q, t->row + r) + t->kv * n, (size_t)n * sizeof *to);
+}
+
+/* -------------------------------------------------------------------------------------------------------------- a split */
+
+/* The part of the tile's key head in page number `page` of its sequence. */
+static const uint8_t *page_of(const wr_arg *cache, const tile *t, int64_t page) {
+  return (const uint8_t *)wr_arg_row(cache, t->pages[page]) + t->kv * wr_kv_head_bytes(cache);
+}
+
+typedef struct split {
+  const tile *t;
+  int64_t start; /* position */
+  int64_t a, b;  /* active rows */
+} split;
+
+/* sums of rows [a, b) += those over the positions [lo, hi) of the split. */
+static void add_values(const split *s, const wr_paged_room *room, int64_t Dv, int64_t a, int64_t b, int64_t lo, int64_t hi,
+                       float *acc) {
+  const int64_t group = s->t->group, step = wr_whole16(Dv), panels = step / WR_LANES;
+  if (lo >= hi || a >= b) return;
+  float *to = acc + a * group * Dv;
+  const wr_gemm g = {.a = room->p + a * group * LINE + lo,
+                     .a_row = LINE,
+                     .a_step = 1,
+                     .b = room->pages + lo * step,
+                     .b_step = step,
+                     .b_panel = WR_LANES,
+                     .n = hi - lo,
+                     .from = to,
+                     .from_row = Dv,
+                     .from_panel = WR_LANES,
+                     .to = to,
+                     .to_row = Dv,
+                     .to_panel = WR_LANES,
+                     .lanes = (int)(Dv - WR_LANES * (panels - 1))};
+  wr_gemm_block(&g, (b - a) * group, panels);
+}
+
+static int64_t row_lo(const wr_call *c, const split *s, int64_t r) {
+  return WR_MAX(first_of(c, s->t->past + r) - s->start, (int64_t)0);
+}
+static int64_t row_hi(const split *s, int64_t r) { return WR_MIN(s->t->past + r - s->start, (int64_t)SPLIT); }
+
+/* What all rows attend to at once, the ends of it row by row. */
+static void add_all_values(const wr_call *c, const split *s, const wr_paged_room *room, int64_t Dv, float *acc) {
+  const int64_t n = s->t->group * Dv, lo = row_lo(c, s, s->b - 1), least = row_hi(s, s->a), hi = WR_MAX(least, lo);
+  memset(acc + s->a * n, 0, (size_t)((s->b - s->a) * n) * sizeof *acc);
+  for (int64_t r = s->a; r < s->b; r++) add_values(s, room, Dv, r, r + 1, row_lo(c, s, r), WR_MIN(lo, row_hi(s, r)), acc);
+  add_values(s, room, Dv, s->a, s->b, lo, least, acc);
+  for (int64_t r = s->a; r < s->b; r++) add_values(s, room, Dv, r, r + 1, hi, row_hi(s, r), acc);
+}
+
+/* Scores of the active rows against the pages [p0, p1) of the split, whose keys stand in room->pages; weights of them in room->p. */
+static void weigh(const wr_call *c, const split *s, const wr_paged_room *room, int64_t Dqk, int64_t p0, int64_t p1,
+                  const wr_attn_sums *out) {
+  const int64_t group = s->t->group;
+  const wr_gemm g = {.a = room->q + s->a * group * Dqk,
+                     .a_row = Dqk,
+                     .a_step = 1,
+                     .b = room->pages + p0 * P * Dqk,
+                     .b_step = WR_LANES,
+                     .b_panel = WR_LANES * Dqk,
+                     .n = Dqk,
+                     .to = room->p + s->a * group * LINE + p0 * P,
+                     .to_row = LINE,
+                     .to_panel = WR_LANES,
+                     .lanes = WR_LANES};
+  wr_gemm_block(&g, (s->b - s->a) * group, (p1 - p0) * P / WR_LANES);
+  for (int64_t i = s->a * group; i < s->b * group; i++) {
+    const int64_t past = s->t->past + i / group;
+    out->max[i] = -INFINITY, out->total[i] = 0;
+    soften(c->params, room->p + i * LINE, p0 * P, p1 * P, s->start, first_of(c, past), past, &out->max[i], &out->total[i]);
+  }
+}
+
+/* The sums of the active rows over split number `number`, from nothing. */
+static void attend_split(const wr_call *c, const tile *t, int64_t number, const wr_paged_room *room, const wr_attn_sums *out) {
+  const wr_arg *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
+  const int64_t Dqk = kc->ext[2], Dv = vc->ext[3], step = wr_whole16(Dv), first_page = number * (SPLIT / P),
+                last_page = (t->past + t->rows - 2) / P;
+  const codec *type = &codecs[kc->dtype];
+  split s = {.t = t, .start = number * SPLIT};
+  if (!active_rows(c, t, s.start, &s.a, &s.b)) return;
+  const int64_t lo = row_lo(c, &s, s.a), hi = row_hi(&s, s.b - 1), p0 = lo / P, p1 = (hi + P - 1) / P;
+  for (int64_t p = p0; p < p1; p++) /* its values are what is read next but three pages of keys */
+    type->keys(page_of(kc, t, first_page + p), Dqk, room->pages + p * P * Dqk, page_of(vc, t, first_page + p));
+  weigh(c, &s, room, Dqk, p0, p1, out);
+  for (int64_t p = p0; p < p1; p++)
+    type->values(page_of(vc, t, first_page + p), Dv, (int)WR_MAX(lo - p * P, (int64_t)0), (int)WR_MIN(hi - p * P, (int64_t)P),
+                 room->pages + p * P * step, step, page_of(kc, t, WR_MIN(first_page + p + SPLIT / P, last_page)));
+  add_all_values(c, &s, room, Dv, out->acc);
+}
+
+/* --------------------------------------------------------------------------------------------------------- splits together */
+
+/* a = a and b together, of queries [begin, end); a comes first. */
+static void merge(const wr_attn_sums *a, const wr_attn_sums *b, int64_t begin, int64_t end, int64_t Dv) {
+  for (int64_t i = begin; i < end; i += WR_LANES) {
+    const int n = part(end - i);
+    const v16 am = v16_load_n(a->max + i, n), bm = v16_load_n(b->max + i, n), max = v16_max(am, bm);
+    const v16 keep = v16_exp(v16_sub(am, max)), take = v16_exp(v16_sub(bm, max));
+    const v16 total = v16_add(v16_mul(v16_load_n(a->total + i, n), keep), v16_mul(v16_load_n(b->total + i, n), take));
+    float factors[2][WR_LANES];
+    v16_store_n(a->max + i, max, n);
+    v16_store_n(a->total + i, total, n);
+    v16_store(factors[0], keep);
+    v16_store(factors[1], take);
+    for (int j = 0; j < n; j++)
+      for (int64_t d = 0; d < Dv; d += WR_LANES) {
+        const int some = part(Dv - d);
+        float *at = a->acc + (i + j) * Dv + d;
+        const v16 kept = v16_mul(v16_load_n(at, some), v16_set1(factors[0][j]));
+        v16_store_n(at, v16_fma(v16_load_n(b->acc + (i + j) * Dv + d, some), v16_set1(factors[1][j]), kept), some);
+      }
+  }
+}
+
+static void begin_sums(const wr_attn_sums *a, int64_t n, int64_t Dv) {
+  memset(a->acc, 0, (size_t)(n * Dv) * sizeof *a->acc);
+  for (int64_t i = 0; i < n; i++) a->max[i] = -INFINITY, a->total[i] = 0;
+}
+
+/* y = acc / total; 0 where a row attended to nothing. */
+static void finish(const wr_call *c, const tile *t, const wr_attn_sums *a) {
+  const int64_t Dv = c->args[PAGED_VCACHE].ext[3];
+  for (int64_t i = 0; i < t->rows * t->group; i++) {
+    float *y = wr_arg_f32(&c->args[PAGED_Y], t->row + i / t->group) + (t->kv * t->group + i % t->group) * Dv;
+    for (int64_t d = 0; d < Dv; d += WR_LANES) {
+      const int n = part(Dv - d);
+      const v16 sum = v16_load_n(a->acc + i * Dv + d, n);
+      v16_store_n(y + d, a->total[i] != 0 ? v16_div(sum, v16_set1(a->total[i])) : sum, n);
+    }
+  }
+}
+
+/* A whole tile by one thread. `slots`: its splits' sums are there already. */
+static void attend_tile(const wr_call *c, const tile *t, const wr_paged_room *room, bool slots) {
+  const int64_t Dv = c->args[PAGED_VCACHE].ext[3];
+  int64_t number, end, a, b;
+  splits_of(c, t, &number, &end);
+  begin_sums(&room->all, t->rows * t->group, Dv);
+  for (; number < end; number++) {
+    const wr_attn_sums one = slots ? wr_attn_slot(c, room, number, t->kv, t->row, t->rows * t->group) : room->one;
+    if (!slots) attend_split(c, t, number, room, &one);
+    if (active_rows(c, t, number * SPLIT, &a, &b)) merge(&room->all, &one, a * t->group, b * t->group, Dv);
+  }
+  finish(c, t, &room->all);
+}
+
+WR_ROW_FN(WR_KERNEL(attention_paged_any_cpu)) {
+  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE];
+  const int64_t rows = wr_live_rows(c, PAGED_Q), Nkv = kc->ext[1];
+  const wr_paged_room room = wr_paged_room_of(c, w->n_threads, w->tid);
+  int64_t past = 0, begin, end;
+  bool shared = rows <= wr_attn_split_rows(q->ext[0], Nkv, w->n_threads) && w->n_threads > 1;
+  for (int64_t r = 0; r < rows && shared; r++) past = WR_MAX(past, (int64_t)wr_arg_i32(&c->args[PAGED_POS], r) + 1);
+  const int64_t splits = (past + SPLIT - 1) / SPLIT;
+  shared = shared && splits > 1;
+  tile t;
+  while (shared && wr_take(w, 0, rows * Nkv * splits, 1, &begin, &end))
+    for (int64_t u = begin; u < end; u++) {
+      if (!tile_at(c, u / splits / Nkv, u / splits % Nkv, &t)) continue;
+      const wr_attn_sums slot = wr_attn_slot(c, &room, u % splits, t.kv, t.row, t.rows * t.group);
+      take_queries(c, &t, room.q);
+      attend_split(c, &t, u % splits, &room, &slot);
+    }
+  if (shared) wr_barrier(w);
+  while (wr_take(w, shared, rows * Nkv, 1, &begin, &end))
+    for (int64_t u = begin; u < end; u++) {
+      if (!tile_at(c, u / Nkv, u % Nkv, &t)) continue;
+      if (!shared) take_queries(c, &t, room.q);
+      attend_tile(c, &t, &room, shared);
+    }
+}

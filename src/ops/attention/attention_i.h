@@ -85,14 +85,103 @@ static inline wr_attn_room wr_attn_room_of(void *scratch, int tid, int64_t Dqk, 
   return r;
 }
 
-/* A row's positions are attended to in splits of this many pages, each from nothing, merged in ascending order: so few rows
- * with long contexts can be shared out among threads with the same bits. Part of the numeric class paged32. The number is a
- * choice that no record backs yet: two threads have not been timed on a machine that did nothing else. */
-enum { WR_ATTN_SPLIT_PAGES = 4 };
+/* ---- paged form on the CPU */
+
+static inline int64_t wr_whole16(int64_t n) { return (n + 15) / 16 * 16; }
+
+/* A head's part of a page, keys or values; of it what holds the scales of quantised keys. */
+static inline int64_t wr_kv_head_bytes(const wr_arg *cache) {
+  return cache->ext[2] * cache->ext[3] / wr_dtypes[cache->dtype].block * wr_dtypes[cache->dtype].block_bytes;
+}
+static inline int64_t wr_keys_scale_bytes(int64_t Dqk) { return 2 * Dqk; }
+
+/* Codes side by side go to places `step` elements apart. */
+#define WR_KV_SPREAD(type) \
+  for (int i = 0; i < n; i++) ((type *)to)[i * step] = ((const type *)code)[i]
+static inline void wr_kv_spread(void *to, int64_t step, const void *code, int n, int elem_bytes) {
+  if (elem_bytes == 1) WR_KV_SPREAD(uint8_t);
+  if (elem_bytes == 2) WR_KV_SPREAD(uint16_t);
+  if (elem_bytes == 4) WR_KV_SPREAD(uint32_t);
+}
+#undef WR_KV_SPREAD
+
+/* A plain block of n elements (quantised types: 32) from d on, of one position, goes to where the cache has it. code: aligned for its
+ * elements, the quants of Q8_0 and Q4_0 after the two bytes of their scale. */
+static inline void wr_kv_put(const wr_arg *cache, bool keys, int64_t page, int64_t head, int64_t place, int64_t d, int n,
+                             const uint8_t *code) {
+  const wr_dtype_info *t = &wr_dtypes[cache->dtype];
+  const int64_t D = cache->ext[keys ? 2 : 3], P = cache->ext[keys ? 3 : 2];
+  uint8_t *at = (uint8_t *)cache->data + page * cache->stride_bytes + head * wr_kv_head_bytes(cache);
+  if (!keys) {
+    memcpy(at + (place * D + d) / t->block * t->block_bytes, code, (size_t)(n / t->block * t->block_bytes));
+  } else if (t->kind == WR_FLOAT) {
+    wr_kv_spread(at + (d * P + place) * t->block_bytes, P, code, n, t->block_bytes);
+  } else {
+    memcpy(at + 2 * (d + place), code, 2); /* layout keys32: core/dtype/layout.c */
+    at += wr_keys_scale_bytes(D) + d * (t->block_bytes - 2);
+    code += 2;
+    if (cache->dtype == WR_Q8_0) {
+      wr_kv_spread(at + place, P, code, n, 1);
+      return;
+    }
+    const int shift = place < 16 ? 0 : 4;
+    for (int i = 0; i < n; i++) {
+      uint8_t *byte = at + i * 16 + place % 16;
+      *byte = (uint8_t)((*byte & (0xf0 >> shift)) | (code[i % 16] >> (i < 16 ? 0 : 4) & 15) << shift);
+    }
+  }
+}
+
+/* Positions of a split: each is attended to from nothing, and they are merged in ascending order, so that few rows with long contexts can
+ * be shared out among threads with the same bits. Part of the numeric class. Floats from a query's line of scores to the next one's.
+ * Queries of a tile, whose scores then fit the second-level cache. Measured in doc/notes/0008-attention.md. */
+enum { WR_ATTN_SPLIT = 128, WR_ATTN_SPLIT_LINE = WR_ATTN_SPLIT + 16, WR_ATTN_TILE = 48 };
+static inline int64_t wr_attn_tile_rows(int64_t group) { return WR_MAX(WR_ATTN_TILE / group, (int64_t)1); }
+
 /* Rows whose splits are shared out; scratch is booked for so many. More rows keep the threads busy as they are. */
 static inline int64_t wr_attn_split_rows(int64_t rows, int64_t kv_heads, int n_threads) {
-  int64_t few = (4 * (int64_t)n_threads + kv_heads - 1) / kv_heads;
-  return rows < few ? rows : few;
+  return WR_MIN(rows, (4 * (int64_t)n_threads + kv_heads - 1) / kv_heads);
+}
+
+/* Of n queries: acc[n][Dv] = sum of e^(s - max) v, max[n], total[n] = sum of e^(s - max). */
+typedef struct wr_attn_sums {
+  float *acc, *max, *total;
+} wr_attn_sums;
+static inline wr_attn_sums wr_attn_sums_at(float *at, int64_t n, int64_t Dv) {
+  return (wr_attn_sums){at, at + n * Dv, at + n * (Dv + 1)};
+}
+
+/* A thread's scratch: a split's keys, then its values, as floats; a tile's queries; their lines of scores; their sums over one split and
+ * over all so far. Before all threads' own: the sums of rows whose splits are shared out. */
+typedef struct wr_paged_room {
+  float *pages, *q, *p, *slots;
+  wr_attn_sums one, all;
+  size_t bytes; /* of all threads */
+} wr_paged_room;
+static inline wr_paged_room wr_paged_room_of(const wr_call *c, int n_threads, int tid) {
+  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE];
+  const int64_t Dqk = kc->ext[2], Dv = c->args[PAGED_VCACHE].ext[3], group = q->ext[1] / kc->ext[1];
+  const int64_t splits = (c->args[PAGED_TABLE].ext[1] * kc->ext[3] + WR_ATTN_SPLIT - 1) / WR_ATTN_SPLIT;
+  const int64_t n = wr_attn_tile_rows(group) * group, pages = WR_ATTN_SPLIT * WR_MAX(Dqk, wr_whole16(Dv)),
+                queries = wr_whole16(n * Dqk), lines = n * WR_ATTN_SPLIT_LINE, sums = wr_whole16(n * (Dv + 2)),
+                own = pages + queries + lines + 2 * sums,
+                slots = wr_whole16(wr_attn_split_rows(q->ext[0], kc->ext[1], n_threads) * splits * q->ext[1] * (Dv + 2));
+  wr_paged_room r = {.bytes = (size_t)(slots + n_threads * own) * sizeof(float)};
+  if (!c->scratch) return r;
+  r.slots = c->scratch;
+  r.pages = r.slots + slots + tid * own;
+  r.q = r.pages + pages;
+  r.p = r.q + queries;
+  r.one = wr_attn_sums_at(r.p + lines, n, Dv);
+  r.all = wr_attn_sums_at(r.p + lines + sums, n, Dv);
+  return r;
+}
+/* Where the sums of a split stand: of n queries, from those of `row` on, of one key head. */
+static inline wr_attn_sums wr_attn_slot(const wr_call *c, const wr_paged_room *room, int64_t split, int64_t kv, int64_t row,
+                                        int64_t n) {
+  const wr_arg *q = &c->args[PAGED_Q];
+  const int64_t Nkv = c->args[PAGED_KCACHE].ext[1], Dv = c->args[PAGED_VCACHE].ext[3], rows = wr_live_rows(c, PAGED_Q);
+  return wr_attn_sums_at(room->slots + ((split * Nkv + kv) * rows + row) * (q->ext[1] / Nkv) * (Dv + 2), n, Dv);
 }
 
 #endif

@@ -15,7 +15,7 @@
 #include "ops/arg_i.h"
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_i.h"
-#include "ops/attention/attention_page_i.h"
+#include "ops/attention/attention_line_i.h"
 #include "ops/gemm_i.h"
 
 WR_ROW_FN(WR_KERNEL(attention_f32_cpu));
@@ -116,33 +116,13 @@ static void zero(float *rows, int64_t n, int64_t columns) {
 
 /* -------------------------------------------------------------------------------------------------------------------- forward */
 
-/* Scores of a row become e^(s - max). Returns what sums so far are to be multiplied with. */
-static float soften(const wr_attention_params *p, const strip *s, int64_t first, int64_t t, float *score, float *max,
-                    float *total) {
+/* The scores of row t against the strip's keys. */
+static float soften_strip(const wr_attention_params *p, const strip *s, int64_t first, int64_t t, float *score, float *max,
+                          float *total) {
   const int64_t past = past_of(p, t);
-  const v16 scale = v16_set1(p->scale);
-  if (past <= s->k0 + s->lo || first >= s->k0 + s->hi) {
-    memset(score + s->lo, 0, (size_t)(s->hi - s->lo) * sizeof *score);
-    return 1;
-  }
-  v16 most = v16_set1(*max);
-  for (int64_t k = s->lo; k < s->hi; k += 16) {
-    const v16 x = only_allowed(capped(v16_mul(v16_load(score + k), scale), p->softcap), s->k0 + k, first, past);
-    v16_store(score + k, x);
-    most = v16_max(most, x);
-  }
-  const float now = v16_hmax(most), before = *max;
-  v16 sum = v16_zero();
-  for (int64_t k = s->lo; k < s->hi; k += 16) {
-    const v16 x = v16_exp(v16_sub(v16_load(score + k), v16_set1(now)));
-    v16_store(score + k, x);
-    sum = v16_add(sum, x);
-  }
-  float keep[WR_LANES];
-  v16_store(keep, v16_exp(v16_set1(before - now)));
-  *max = now;
-  *total = *total * keep[0] + v16_sum(sum);
-  return keep[0];
+  if (past > s->k0 + s->lo && first < s->k0 + s->hi) return soften(p, score, s->lo, s->hi, s->k0, first, past, max, total);
+  memset(score + s->lo, 0, (size_t)(s->hi - s->lo) * sizeof *score);
+  return 1;
 }
 
 static void forward_strip(const wr_call *c, int64_t b0, int64_t h, const strip *s, panels k, panels v, float *scores,
@@ -157,7 +137,8 @@ static void forward_strip(const wr_call *c, int64_t b0, int64_t h, const strip *
            false);
   for (int64_t t = s->t0, r = 0; t < s->t1; t++, r++) {
     if (begins) max[r] = -INFINITY, total[r] = 0;
-    const float keep = soften(p, s, wr_attn_first(p, &c->args[ATTN_FIRST], b0, t), t, scores + r * LINE, &max[r], &total[r]);
+    const float keep =
+        soften_strip(p, s, wr_attn_first(p, &c->args[ATTN_FIRST], b0, t), t, scores + r * LINE, &max[r], &total[r]);
     float *row = wr_arg_f32(y, b0 + t) + h * Dv;
     for (int64_t d = 0; d < Dv && !begins && keep != 1; d += 16)
       v16_store_n(row + d, v16_mul(v16_load_n(row + d, part(Dv - d)), v16_set1(keep)), part(Dv - d));
