@@ -204,6 +204,54 @@ static void caches_of_both_types(void) {
   close_bench(&b);
 }
 
+/* Rewound, forked in the middle of a page, cut: the same bits in every type, which are not those of another type. */
+static void caches_of_short_types(void) {
+  static const weir_kv_type types[] = {WEIR_KV_F16, WEIR_KV_BF16, WEIR_KV_Q8_0, WEIR_KV_Q4_0};
+  const char *folder = getenv("WEIR_TEST_MODELS");
+  char path[512];
+  make_scratch();
+  snprintf(path, sizeof path, "%s/random-q6_k.gguf", folder ? folder : "");
+  if (!have(path)) SKIP("WEIR_TEST_MODELS has no random-q6_k.gguf");
+  weir_token t[N];
+  make_prompt(t, N);
+  bench b;
+  uint64_t want[4];
+  REQUIRE(open_bench(&b, path, 2, 0));
+  for (size_t i = 0; i < 4; i++) {
+    weir_session *s, *fork, *cut;
+    const weir_session_options so = {.context_tok = 256, .pool_tok = 1024, .kv = types[i]};
+    const weir_session_options by_seven = {.kv = types[i], .piece_tok = 7};
+    REQUIRE(weir_session_open(b.m, &so, &s) == WEIR_OK && weir_session_open(b.m, &by_seven, &cut) == WEIR_OK);
+    CHECK(weir_session_sync(s, t, N, NULL) == WEIR_OK && weir_session_sync(cut, t, N, NULL) == WEIR_OK);
+    want[i] = hash_of(s);
+    for (size_t k = 0; k < i; k++) CHECK_MSG(want[i] != want[k], "types %d and %d: equal logits", (int)types[i], (int)types[k]);
+    CHECK(hash_of(cut) == want[i]);
+    CHECK(weir_session_rewind(s, 40) == WEIR_OK);
+    REQUIRE(weir_session_fork(s, &fork) == WEIR_OK);
+    CHECK(weir_session_eval(fork, t, 30, NULL, NULL) == WEIR_OK);
+    CHECK(weir_session_eval(s, t + 40, N - 40, NULL, NULL) == WEIR_OK);
+    CHECK(hash_of(s) == want[i]);
+    CHECK(weir_session_rewind(cut, 40) == WEIR_OK && weir_session_eval(cut, t, 30, NULL, NULL) == WEIR_OK);
+    CHECK(hash_of(cut) == hash_of(fork));
+    weir_session_close(fork);
+    weir_session_close(cut);
+    weir_session_close(s);
+  }
+  close_bench(&b);
+}
+
+static void types_that_do_not_fit_are_refused(void) {
+  NEED(RANDOM);
+  bench b;
+  REQUIRE(open_bench(&b, RANDOM, 1, 0));
+  weir_session *s = NULL;
+  const weir_session_options narrow = {.kv = WEIR_KV_Q8_0}, unknown = {.kv = (weir_kv_type)99};
+  CHECK(weir_session_open(b.m, &narrow, &s) == WEIR_EUSAGE && strstr(weir_last_error(), "heads are 16 wide"));
+  CHECK(weir_session_open(b.m, &unknown, &s) == WEIR_EUSAGE && strstr(weir_last_error(), "99"));
+  CHECK(!s);
+  close_bench(&b);
+}
+
 static void *one_of_two(void *arg) {
   weir_session *s = arg;
   weir_token t[N];
@@ -724,7 +772,8 @@ static void conversations_and_questions(void) {
 }
 
 TEST_MAIN("session", TEST(same_bits_for_threads_and_cuts), TEST(all_logits_are_those_of_prefixes), TEST(prefix_is_reused),
-          TEST(forks_are_independent), TEST(company_changes_nothing), TEST(caches_of_both_types),
+          TEST(forks_are_independent), TEST(company_changes_nothing), TEST(caches_of_both_types), TEST(caches_of_short_types),
+          TEST(types_that_do_not_fit_are_refused),
           TEST(two_sessions_in_two_threads), TEST(tells_the_story), TEST(stops_at_texts), TEST(stops_when_told),
           TEST(greedy_is_exact), TEST(seeds_repeat), TEST(draws_follow_the_distribution), TEST(refuses_values_out_of_range),
           TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats),

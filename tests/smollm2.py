@@ -27,6 +27,9 @@ SLOW_BUILD = os.environ.get("WEIR_VARIANT") in ("asan", "tsan", "debug")
 EXACT = ("f32", "f16", "bf16")
 REFERENCE_ONLY = ("bf16", "q5_0", "q5_1")
 MARGIN, MARGIN_QUANTISED = 0.05, 0.25
+KV_MODEL = "f16"
+# Mean KL by the type of the KV cache, F16 weights; llama.cpp's own of the same types: doc/notes/0008-attention.md.
+KV_BARS = {"f32": 1e-5, "bf16": 1e-3, "q8_0": 1e-3, "q4_0": 1e-1}
 GREEDY_PROMPTS = ("empty", "english", "code_python", "japanese", "numbers", "chat")
 GREEDY_QUANTISED = ("empty", "english", "chat")
 GREEDY_TOKENS = 24
@@ -120,20 +123,30 @@ def kl(reference, reference_sum, logits, ids):
     return float((p * (log_p - log_q)).sum() + rest_p * np.log(rest_p / rest_q))
 
 
-def check_kl(golden, path, kind):
+def check_kl_of(golden, path, kind, what, bar, *options):
     reference = "f32" if kind == "q4_1" else kind
     names = [n for n in golden.meta["prompts"] if f"logits.{reference}.{n}" in golden.tensors]
     if not FULL and (SLOW_BUILD or kind in REFERENCE_ONLY):
         names = ["english"]
     each = {}
     for name in names:
-        logits, _ = last_logits(path, golden.tensors[f"tokens.{name}"])
+        logits, _ = last_logits(path, golden.tensors[f"tokens.{name}"], *options)
         total = golden.tensors[f"logsumexp.{reference}"][golden.meta["prompts"].index(name)]
         each[name] = kl(golden.tensors[f"logits.{reference}.{name}"], total, logits, golden.tensors[f"ids.{name}"])
-    mean, bar = float(np.mean(list(each.values()))), 1e-5 if kind in EXACT else 6e-3
+    mean = float(np.mean(list(each.values())))
     worst = max(each, key=each.get)
     note = f"mean KL {mean:.3g} (bar {bar:g}), worst {each[worst]:.3g} ({worst}), {len(each)} prompts"
-    (passed if mean < bar else failed)(f"kl {kind}", note)
+    (passed if mean < bar else failed)(what, note)
+
+
+def check_kl(golden, path, kind):
+    check_kl_of(golden, path, kind, f"kl {kind}", 1e-5 if kind in EXACT else 6e-3)
+
+
+def check_kv(golden, path, kind):
+    for kv, bar in KV_BARS.items():
+        check_kl_of(golden, path, kind, f"kl {kind}, cache {kv}", bar, "--kv", kv)
+        check_bits(golden, path, f"{kind}, cache {kv}", "--kv", kv)
 
 
 def parts_at(golden, kind, name, tokens, count):
@@ -168,12 +181,12 @@ def check_greedy(golden, path, kind):
     (failed if wrong else passed)(f"greedy {kind}", "; ".join(wrong) or f"{len(names)} prompts")
 
 
-def check_bits(golden, path, kind):
+def check_bits(golden, path, kind, *more):
     tokens = golden.tensors["tokens.english" if SLOW_BUILD else f"tokens.{BITS_PROMPT}"]
-    _, want = last_logits(path, tokens)
+    _, want = last_logits(path, tokens, *more)
     options = [("--threads", "1"), ("--threads", "2"), ("--threads", "3"), ("--cut", "1"), ("--cut", "7"), ("--cut", "64"),
                ("--cut", "7", "--threads", "1")]
-    wrong = [" ".join(o) for o in options if last_logits(path, tokens, *o)[1] != want]
+    wrong = [" ".join(o) for o in options if last_logits(path, tokens, *o, *more)[1] != want]
     (failed if wrong else passed)(f"bits {kind}", f"other bits with {', '.join(wrong)}" if wrong else f"{len(options)} ways")
 
 
@@ -225,6 +238,8 @@ def main():
         if kind not in REFERENCE_ONLY:
             checks.append(("bits", check_bits))
             checks.append(("greedy", check_greedy))
+        if kind == KV_MODEL:
+            checks.append(("kv", check_kv))
         for name, check in checks if path else []:
             if only in f"{name} {kind}":
                 attempt(f"{name} {kind}", check, golden, path, kind)

@@ -333,7 +333,16 @@ size_t weir_model_program(const weir_model *m, char *out, size_t cap);
  * prompt was cut, whoever ran beside it and whatever prefix was reused (same build, machine, KV type, and weights packed or not). */
 
 typedef struct weir_session weir_session;
-typedef enum weir_kv_type { WEIR_KV_DEFAULT = 0, WEIR_KV_F16, WEIR_KV_F32 } weir_kv_type; /* default F16 */
+/* Types of the cache; the default is F16. Q8_0 and Q4_0 have a scale for 32 elements of a head and position, and need heads that are a
+ * multiple of 32 wide. What they cost in quality: doc/notes/0008-attention.md. */
+typedef enum weir_kv_type {
+  WEIR_KV_DEFAULT = 0,
+  WEIR_KV_F16,
+  WEIR_KV_F32,
+  WEIR_KV_BF16,
+  WEIR_KV_Q8_0,
+  WEIR_KV_Q4_0
+} weir_kv_type;
 typedef struct weir_session_options {
   int64_t context_tok;     /* capacity in tokens. 0: the least of trained context, 8192, and what half the memory left holds */
   int64_t pool_tok;        /* positions that the session and its forks can hold together, shared ones once; 0: context_tok */

@@ -331,7 +331,11 @@ static int check_words(wr_options *o) {
   static const struct {
     const char *name;
     weir_kv_type type;
-  } kinds[] = {{"f16", WEIR_KV_F16}, {"f32", WEIR_KV_F32}};
+  } kinds[] = {{"f32", WEIR_KV_F32},
+               {"f16", WEIR_KV_F16},
+               {"bf16", WEIR_KV_BF16},
+               {"q8_0", WEIR_KV_Q8_0},
+               {"q4_0", WEIR_KV_Q4_0}};
   static const struct {
     const char *name;
     weir_log_level level;
@@ -339,7 +343,7 @@ static int check_words(wr_options *o) {
   if (o->kv) {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
       if (strcmp(o->kv, kinds[i].name) == 0) o->kv_type = kinds[i].type;
-    if (o->kv_type == WEIR_KV_DEFAULT) return wr_usage(o, "--kv wants f16 or f32, not '%s'", o->kv);
+    if (o->kv_type == WEIR_KV_DEFAULT) return wr_usage(o, "--kv wants f32, f16, bf16, q8_0 or q4_0, not '%s'", o->kv);
   }
   if (o->pack && o->no_pack) return wr_usage(o, "--pack and --no-pack cannot both be given");
   if (!o->log) return 0;

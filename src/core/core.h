@@ -53,8 +53,8 @@ static inline __attribute__((always_inline)) wr_quant wr_quant_of(wr_dtype t) {
 }
 
 /* plain: rows one after another. pack16: sixteen rows interleaved, so that a vector lane is a row; the same bytes on every ISA.
- * The exact picture of pack16 for each dtype is at the head of dtype/layout.c. */
-typedef enum wr_layout { WR_PLAIN, WR_PACK16, WR_LAYOUT_COUNT } wr_layout;
+ * keys32: a row is a page of 32 positions' keys, quantised. The exact pictures are at the head of dtype/layout.c. */
+typedef enum wr_layout { WR_PLAIN, WR_PACK16, WR_KEYS32, WR_LAYOUT_COUNT } wr_layout;
 enum { WR_PACK_ROWS = 16, WR_PACK16_VERSION = 1 };
 const char *wr_layout_name(wr_layout l);
 bool wr_layout_ok(wr_layout l, wr_dtype t, int64_t cols);               /* does this dtype have this layout at this row length? */

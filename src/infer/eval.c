@@ -51,8 +51,7 @@ static weir_status check_options(const weir_model *m, const weir_eval_options *o
   if (ctx && (ctx < LEAST_TOK || ctx > INT32_MAX))
     return wr_fail(WEIR_EUSAGE, "context_tok (--ctx) is %lld, but it must be from %d to %d, or 0 for the default",
                    (long long)ctx, LEAST_TOK, INT32_MAX);
-  if ((int)o->kv < WEIR_KV_DEFAULT || (int)o->kv > WEIR_KV_F32)
-    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o->kv);
+  WR_TRY(wr_kv_check(&m->m->h, o->kv));
   if (!m->ctx->device->team)
     return wr_fail(WEIR_EUNSUPPORTED, "the device '%s' plans but does not run models", m->ctx->device->api->name);
   return ctx > m->m->h.trained_tok + 1 ? wr_context_check(&m->m->h, ctx) : WEIR_OK;

@@ -28,6 +28,7 @@ weir_status wr_session_step(weir_session *s, int32_t token, bool profiled);
 /* Makes the plans that a sync to these tokens will use. */
 weir_status wr_session_prepare(weir_session *s, const int32_t *tokens, size_t n);
 wr_dtype wr_kv_dtype(weir_kv_type t);
+weir_status wr_kv_check(const wr_hparams *h, weir_kv_type t); /* EUSAGE: no type, or none for heads of this width */
 weir_status wr_session_check(const weir_model *m, const weir_session_options *o);
 bool wr_session_stopped(weir_session *s); /* was weir_stop called? Then it is forgotten */
 weir_status wr_token_check(const weir_model *m, const int32_t *tokens, size_t n);

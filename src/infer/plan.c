@@ -26,7 +26,7 @@ static weir_status measure_step(planning *k, int rows, int out, int seqs, bool d
                                .seqs = seqs,
                                .pages = pages * r->batch,
                                .pages_a_seq = pages,
-                               .kv = r->kv == WEIR_KV_F32 ? WR_F32 : WR_F16};
+                               .kv = wr_kv_dtype(r->kv)};
   wr_program p;
   wr_step_io io;
   wr_plan plan = {0};
@@ -147,12 +147,13 @@ static weir_status fill(planning *k, weir_context *ctx, const char *path, const 
   r->types = wr_strdup(k->m->types);
   if (!r->model || !r->arch || !r->types) return wr_fail_nomem(strlen(path), "a plan");
   WR_TRY(wr_context_check(h, o->context_tok));
+  WR_TRY(wr_kv_check(h, o->kv));
   enum { USUAL = 8192 };
   r->kv = o->kv ? o->kv : WEIR_KV_F16;
   r->batch = o->batch ? o->batch : 1;
   r->context_tok = o->context_tok ? o->context_tok : WR_MIN(h->trained_tok, (int64_t)USUAL);
   r->weight_bytes = (double)k->m->weight_bytes;
-  r->kv_token_bytes = (double)wr_kv_token_bytes(h, r->kv == WEIR_KV_F32 ? WR_F32 : WR_F16);
+  r->kv_token_bytes = (double)wr_kv_token_bytes(h, wr_kv_dtype(r->kv));
   WR_TRY(describe_device(k, ctx, o));
   WR_TRY(measure_step(k, r->batch, r->batch, r->batch, true));
   WR_TRY(measure_step(k, WR_ENGINE_ROWS, 1, 1, false));
@@ -178,8 +179,6 @@ weir_status weir_plan_model(weir_context *ctx, const char *path, const weir_plan
   if (o.context_tok < 0 || o.context_tok > INT32_MAX / MAX_BATCH * 64)
     return wr_fail(WEIR_EUSAGE, "context_tok (--ctx) is %lld, but it must be from 1 to %d", (long long)o.context_tok,
                    INT32_MAX / MAX_BATCH * 64);
-  if ((int)o.kv < WEIR_KV_DEFAULT || (int)o.kv > WEIR_KV_F32)
-    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o.kv);
   planning k = {.r = wr_calloc(1, sizeof *k.r)};
   if (!k.r) return wr_fail_nomem(sizeof *k.r, "a plan");
   const weir_status s = fill(&k, ctx, path, &o);

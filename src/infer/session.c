@@ -6,7 +6,22 @@
 
 #include "infer/infer_i.h"
 
-wr_dtype wr_kv_dtype(weir_kv_type t) { return t == WEIR_KV_F32 ? WR_F32 : WR_F16; }
+wr_dtype wr_kv_dtype(weir_kv_type t) {
+  static const wr_dtype types[] = {[WEIR_KV_DEFAULT] = WR_F16, [WEIR_KV_F16] = WR_F16,   [WEIR_KV_F32] = WR_F32,
+                                   [WEIR_KV_BF16] = WR_BF16,   [WEIR_KV_Q8_0] = WR_Q8_0, [WEIR_KV_Q4_0] = WR_Q4_0};
+  return types[t];
+}
+
+weir_status wr_kv_check(const wr_hparams *h, weir_kv_type t) {
+  if ((int)t < WEIR_KV_DEFAULT || (int)t > WEIR_KV_Q4_0) return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)t);
+  const wr_dtype_info *type = &wr_dtypes[wr_kv_dtype(t)];
+  const int64_t width = h->key_width % type->block ? h->key_width : h->value_width;
+  if (width % type->block)
+    return wr_fail(WEIR_EUSAGE,
+                   "a KV cache of %s (kv, --kv) has blocks of %d elements, but the model's heads are %lld wide: ask for f16",
+                   type->name, type->block, (long long)width);
+  return WEIR_OK;
+}
 
 static weir_status new_session(weir_model *m, weir_session **out) {
   weir_session *s = wr_calloc(1, sizeof *s);
@@ -28,8 +43,7 @@ weir_status wr_session_check(const weir_model *m, const weir_session_options *o)
                    (long long)o->context_tok, INT32_MAX);
   if (o->pool_tok < 0 || o->pool_tok > INT32_MAX)
     return wr_fail(WEIR_EUSAGE, "pool_tok is %lld, but it must be from 0 to %d", (long long)o->pool_tok, INT32_MAX);
-  if ((int)o->kv < WEIR_KV_DEFAULT || (int)o->kv > WEIR_KV_F32)
-    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)o->kv);
+  WR_TRY(wr_kv_check(&m->m->h, o->kv));
   if (o->piece_tok < 0 || o->piece_tok > WR_ENGINE_ROWS)
     return wr_fail(WEIR_EUSAGE, "piece_tok (--cut) is %d, but it must be from 1 to %d", o->piece_tok, WR_ENGINE_ROWS);
   WR_TRY(wr_context_check(&m->m->h, o->context_tok));

@@ -135,7 +135,7 @@ typedef struct wr_step_shape {
   int seqs;            /* rows of the page table */
   int64_t pages;       /* pages of the pool */
   int64_t pages_a_seq; /* columns of the page table */
-  wr_dtype kv;         /* F16 or F32 */
+  wr_dtype kv;         /* F32, F16, BF16; Q8_0, Q4_0 where heads are whole blocks */
 } wr_step_shape;
 
 /* Ids of the values that a run reads and writes. */

@@ -45,9 +45,12 @@ int wr_step_linear(wr_step_builder *b, int x, wr_tensor_id w, wr_tensor_id bias,
 
 /* ---------------------------------------------------------------------------------------------------------- attention */
 
-static int cache(wr_step_builder *b, const char *kind, int64_t e2, int64_t e3) {
+static int cache(wr_step_builder *b, const char *kind, wr_layout layout, int64_t e2, int64_t e3) {
   char name[32];
-  const wr_vtype t = {.dtype = (uint8_t)b->shape->kv, .rank = 4, .ext = {b->shape->pages, b->m->h.kv_heads, e2, e3}};
+  const wr_vtype t = {.dtype = (uint8_t)b->shape->kv,
+                      .layout = (uint8_t)layout,
+                      .rank = 4,
+                      .ext = {b->shape->pages, b->m->h.kv_heads, e2, e3}};
   snprintf(name, sizeof name, "blk.%d.%s", b->layer, kind);
   return wr_value_new(b->p, WR_STATE, name, &t);
 }
@@ -55,8 +58,8 @@ static int cache(wr_step_builder *b, const char *kind, int64_t e2, int64_t e3) {
 int wr_step_attention(wr_step_builder *b, int x, int q, int k, int v) {
   const wr_hparams *h = &b->m->h;
   wr_program *p = b->p;
-  const int keys = cache(b, "k", h->key_width, WR_KV_PAGE);
-  const int values = cache(b, "v", WR_KV_PAGE, h->value_width);
+  const int keys = cache(b, "k", wr_keys_layout(b->shape->kv), h->key_width, WR_KV_PAGE);
+  const int values = cache(b, "v", WR_PLAIN, WR_KV_PAGE, h->value_width);
   b->io->k[b->layer] = keys;
   b->io->v[b->layer] = values;
   wr_kv_store(p, k, v, keys, values, b->io->slot);
@@ -71,7 +74,8 @@ int wr_step_attention(wr_step_builder *b, int x, int q, int k, int v) {
 }
 
 size_t wr_kv_page_bytes(const wr_hparams *h, wr_dtype kv, bool value) {
-  return (size_t)(h->kv_heads * (value ? h->value_width : h->key_width) * WR_KV_PAGE) * (size_t)wr_dtypes[kv].block_bytes;
+  const int64_t elems = h->kv_heads * (value ? h->value_width : h->key_width) * WR_KV_PAGE;
+  return (size_t)(elems / wr_dtypes[kv].block) * (size_t)wr_dtypes[kv].block_bytes;
 }
 
 /* ----------------------------------------------------------------------------------------------------------- the step */

@@ -20,8 +20,8 @@ static void set_guards(wr_trial_arg *t, int64_t stride) {
 static weir_status place(wr_trial_arg *t, wr_arg *a, int64_t pad, bool keeps) {
   int64_t inner = wr_inner(a);
   t->row_bytes = wr_layout_row_bytes((wr_layout)a->layout, (wr_dtype)a->dtype, inner);
-  t->rows = (size_t)(a->layout == WR_PLAIN ? a->ext[0] : (a->ext[0] + WR_PACK_ROWS - 1) / WR_PACK_ROWS);
-  a->stride_bytes = (int64_t)t->row_bytes + (a->layout == WR_PLAIN && a->rank > 1 ? pad : 0);
+  t->rows = (size_t)(a->layout != WR_PACK16 ? a->ext[0] : (a->ext[0] + WR_PACK_ROWS - 1) / WR_PACK_ROWS);
+  a->stride_bytes = (int64_t)t->row_bytes + (a->layout != WR_PACK16 && a->rank > 1 ? pad : 0);
   t->bytes = t->rows * (size_t)a->stride_bytes;
   t->base = wr_pages_alloc(t->bytes + 2 * WR_TRIAL_GUARD, t->bytes > (4u << 20));
   if (keeps) t->pristine = wr_malloc(t->bytes);

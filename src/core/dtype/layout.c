@@ -1,4 +1,4 @@
-/* layout.c: where the elements of a matrix lie. Owns the forms `plain` and `pack16`.
+/* layout.c: where the elements of a matrix lie. Owns the forms `plain`, `pack16` and `keys32`.
  *
  * plain: rows one after another, each of whole blocks, as in a GGUF file.
  *
@@ -22,11 +22,16 @@
  *
  * A group has the bytes of its sixteen plain rows and less than 128 more. Four consecutive k in a 32-bit lane are what the
  * byte products of x86 and ARM take; the scales of a group stand together, so that a block costs no line of its own for them.
+ *
+ * keys32, version 1: a row is [heads, D, 32]: what 32 positions of a cache hold of each head, in Q8_0 or Q4_0, a block being 32 elements of D
+ * of one position. Of each head the scales of its blocks, F16 d[D / 32][position]; then for each of D a line of the quants of 32 positions
+ * side by side, coded as 32 quants of a plain block are (Q8_0: bytes; Q4_0: position i in the low nibble of byte i, 16 + i in the high
+ * one). So a page has the bytes of its plain rows, a vector of scores loads what it needs at once, and a position is written alone.
  */
 #include "core/core.h"
 
 const char *wr_layout_name(wr_layout l) {
-  static const char *const names[WR_LAYOUT_COUNT] = {"plain", "pack16"};
+  static const char *const names[WR_LAYOUT_COUNT] = {"plain", "pack16", "keys32"};
   return names[l];
 }
 
@@ -42,6 +47,7 @@ static int n_scales(wr_dtype t) { return wr_dtypes[t].kind == WR_QUANT ? 1 + wr_
 
 bool wr_layout_ok(wr_layout l, wr_dtype t, int64_t cols) {
   if (cols < 1 || cols % wr_dtypes[t].block) return false;
+  if (l == WR_KEYS32) return (t == WR_Q8_0 || t == WR_Q4_0) && cols % (32 * 32) == 0;
   return l == WR_PLAIN || pack_bits(t);
 }
 
@@ -59,7 +65,7 @@ static size_t scale_bytes(wr_dtype t, int64_t cols) {
 size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
   if (!wr_layout_ok(l, t, cols)) return 0;
   size_t n;
-  if (l == WR_PLAIN) return wr_mul_size((size_t)(cols / wr_dtypes[t].block), (size_t)wr_dtypes[t].block_bytes, &n) ? n : 0;
+  if (l != WR_PACK16) return wr_mul_size((size_t)(cols / wr_dtypes[t].block), (size_t)wr_dtypes[t].block_bytes, &n) ? n : 0;
   /* bits * 2 bytes a column of quants and at most 4 of scales: none of the products below overflows when this one does not */
   if (!wr_mul_size((size_t)cols, 128, &n) || !round64((size_t)cols * (size_t)pack_bits(t) * 2, &n)) return 0;
   return n + scale_bytes(t, cols);
@@ -68,7 +74,7 @@ size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
 size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols) {
   size_t n;
   if (rows < 0) return 0;
-  int64_t units = l == WR_PLAIN ? rows : rows / WR_PACK_ROWS + (rows % WR_PACK_ROWS != 0);
+  int64_t units = l != WR_PACK16 ? rows : rows / WR_PACK_ROWS + (rows % WR_PACK_ROWS != 0);
   return wr_mul_size((size_t)units, wr_layout_row_bytes(l, t, cols), &n) ? n : 0;
 }
 
@@ -175,9 +181,27 @@ static void lane_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, 
   }
 }
 
+/* Lines of keys32: each is a plain block but for its 32 scales. */
+static void keys_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, float *dst) {
+  const wr_dtype_info *t = &wr_dtypes[a->dtype];
+  const int64_t D = a->ext[2];
+  for (int64_t at = col / 32; at < (col + n) / 32; at++, dst += 32) {
+    const uint8_t *head = (const uint8_t *)a->data + row * a->stride_bytes + at / D * D * t->block_bytes;
+    const uint8_t *scales = head + at % D / 32 * 64;
+    uint8_t block[34] = {0x00, 0x3c}; /* 1 */
+    memcpy(block + 2, head + 2 * D + at % D * (t->block_bytes - 2), (size_t)t->block_bytes - 2);
+    t->to_float(block, dst, 32);
+    for (int i = 0; i < 32; i++) {
+      uint16_t scale;
+      memcpy(&scale, scales + 2 * i, sizeof scale);
+      dst[i] *= wr_f16_to_float(scale);
+    }
+  }
+}
+
 void wr_row_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, float *dst) {
-  if (a->layout == WR_PACK16) {
-    lane_to_float(a, row, col, n, dst);
+  if (a->layout == WR_PACK16 || a->layout == WR_KEYS32) {
+    (a->layout == WR_PACK16 ? lane_to_float : keys_to_float)(a, row, col, n, dst);
     return;
   }
   const wr_dtype_info *t = &wr_dtypes[a->dtype];

@@ -16,13 +16,10 @@ static const char *refuse_store(const wr_call *c) {
   return c->args[STORE_KCACHE].dtype != c->args[STORE_VCACHE].dtype ? "takes keys and values of one type only" : NULL;
 }
 
-/* Partial sums of the rows whose splits are shared out (for each query head Dv sums, a maximum and a total), and for each
- * thread one split of all query heads of a row. */
 static size_t paged_scratch(const wr_call *c, int n_threads) {
-  const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
-  int64_t splits = (c->args[PAGED_TABLE].ext[1] + WR_ATTN_SPLIT_PAGES - 1) / WR_ATTN_SPLIT_PAGES;
-  int64_t rows = wr_attn_split_rows(q->ext[0], kc->ext[1], n_threads);
-  return sizeof(float) * (size_t)((rows * splits + n_threads) * q->ext[1] * (vc->ext[3] + 2));
+  wr_call view = *c;
+  view.scratch = NULL;
+  return wr_paged_room_of(&view, n_threads, 0).bytes;
 }
 
 static size_t room_scratch(const wr_arg *q, const wr_arg *k, const wr_arg *v, int n_threads) {
@@ -199,11 +196,22 @@ static void attention_print(const void *params, wr_str *s) {
   if (p->softcap != 0) wr_str_printf(s, " softcap=%g", (double)p->softcap);
 }
 
+/* Floats, or Q8_0 and Q4_0 where a head's elements of one position are whole blocks. */
+static weir_status check_pages(const char *name, const wr_vtype *t, int width, wr_layout layout) {
+  WR_TRY(wr_rule_rank(name, t, 4));
+  if (t->dtype != WR_Q8_0 && t->dtype != WR_Q4_0) return wr_rule_float(name, t);
+  if (t->layout != layout)
+    return wr_fail(WEIR_EUSAGE, "%s is %s in layout %s, not %s", name, wr_dtypes[t->dtype].name,
+                   wr_layout_name((wr_layout)t->layout), wr_layout_name(layout));
+  if (t->ext[width] % wr_dtypes[t->dtype].block)
+    return wr_fail(WEIR_EUSAGE, "%s cannot be %s: heads are %lld wide, which is no multiple of its blocks of %d", name,
+                   wr_dtypes[t->dtype].name, (long long)t->ext[width], wr_dtypes[t->dtype].block);
+  return WEIR_OK;
+}
+
 static weir_status check_cache(const wr_vtype *kc, const wr_vtype *vc) {
-  WR_TRY(wr_rule_float("kcache", kc));
-  WR_TRY(wr_rule_float("vcache", vc));
-  WR_TRY(wr_rule_rank("kcache", kc, 4));
-  WR_TRY(wr_rule_rank("vcache", vc, 4));
+  WR_TRY(check_pages("kcache", kc, 2, WR_KEYS32));
+  WR_TRY(check_pages("vcache", vc, 3, WR_PLAIN));
   WR_TRY(wr_rule_ext("vcache", vc, 0, kc->ext[0], "the pages of kcache"));
   WR_TRY(wr_rule_ext("vcache", vc, 1, kc->ext[1], "the heads of kcache"));
   return wr_rule_ext("vcache", vc, 2, kc->ext[3], "the positions in a page of kcache");
@@ -225,10 +233,13 @@ static weir_status kv_store_shape(const void *params, wr_vtype *t) {
   return wr_rule_table("slot", &t[STORE_SLOT], k->ext[0], "the rows of k");
 }
 
+static double elem_bytes(const wr_arg *cache) {
+  return (double)wr_dtypes[cache->dtype].block_bytes / wr_dtypes[cache->dtype].block;
+}
+
 static void kv_store_cost(const wr_call *c, wr_cost *out) {
-  double rows_k = wr_cost_elems(c, STORE_K), rows_v = wr_cost_elems(c, STORE_V);
-  double bytes =
-      rows_k * wr_dtypes[c->args[STORE_KCACHE].dtype].block_bytes + rows_v * wr_dtypes[c->args[STORE_VCACHE].dtype].block_bytes;
+  const double bytes = wr_cost_elems(c, STORE_K) * elem_bytes(&c->args[STORE_KCACHE]) +
+                       wr_cost_elems(c, STORE_V) * elem_bytes(&c->args[STORE_VCACHE]);
   *out =
       (wr_cost){.read_bytes = wr_cost_bytes(c, STORE_K) + wr_cost_bytes(c, STORE_V), .write_bytes = bytes, .kv_bytes = bytes};
   out->copy_bytes = out->read_bytes + out->write_bytes;
@@ -253,14 +264,16 @@ static weir_status attention_paged_shape(const void *params, wr_vtype *t) {
   return WEIR_OK;
 }
 
-/* How many positions the rows attend to stands in a register; zero when the plan asks for the whole bucket: then every page
- * is. */
+/* How many positions the rows attend to stands in a register, before a window cuts them; zero when the plan asks for the whole bucket:
+ * then every page is. */
 static void attention_paged_cost(const wr_call *c, wr_cost *out) {
   const wr_arg *q = &c->args[PAGED_Q], *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
   double tok = (double)c->regs->kv_tok;
-  if (tok <= 0) tok = (double)wr_live_rows(c, PAGED_Q) * (double)(c->args[PAGED_TABLE].ext[1] * kc->ext[3]);
-  out->kv_bytes = tok * (double)kc->ext[1] *
-                  (double)(kc->ext[2] * wr_dtypes[kc->dtype].block_bytes + vc->ext[3] * wr_dtypes[vc->dtype].block_bytes);
+  const double rows = (double)wr_live_rows(c, PAGED_Q), window = ((const wr_attention_params *)c->params)->window;
+  if (tok <= 0) tok = rows * (double)(c->args[PAGED_TABLE].ext[1] * kc->ext[3]);
+  if (window > 0) tok = WR_MIN(tok, rows * window);
+  out->kv_bytes =
+      tok * (double)kc->ext[1] * ((double)kc->ext[2] * elem_bytes(kc) + (double)vc->ext[3] * elem_bytes(vc));
   out->read_bytes = wr_cost_bytes(c, PAGED_Q) + out->kv_bytes;
   out->write_bytes = wr_cost_bytes(c, PAGED_Y);
   out->flop = 2 * tok * (double)q->ext[1] * (double)(kc->ext[2] + vc->ext[3]);
@@ -375,10 +388,16 @@ static weir_status attention_bwd_case(wr_case *c, wr_program *p) {
   return wr_emit(p, &wr_op_attention_bwd, &params, args);
 }
 
-/* Rows, sequences and positions of the paged cases: row r belongs to sequence r mod S. Every sequence has n pages. */
+/* Rows, sequences and positions of the paged cases: row r belongs to sequence r mod S, of a prompt to r S / rows. Every sequence has n
+ * pages. */
+static int64_t case_seq(wr_case *c, int64_t row) {
+  const int64_t S = wr_case_int(c, "seqs", 2);
+  return wr_case_int(c, "prompt", 0) ? row * S / wr_case_int(c, "rows", 3) : row % S;
+}
 static int64_t case_pos(wr_case *c, int64_t row) {
   int64_t ctx = wr_case_int(c, "ctx", 40);
   if (wr_case_int(c, "full", 0)) return ctx - 1;
+  if (wr_case_int(c, "prompt", 0)) return WR_MAX(ctx - wr_case_int(c, "rows", 3) + row, (int64_t)-1);
   return row == 0 ? ctx - 1 : (row * 37 + 5) % ctx;
 }
 static int64_t case_pages(wr_case *c, int64_t P) { return (wr_case_int(c, "ctx", 40) + P - 1) / P + 1; }
@@ -387,7 +406,7 @@ static int64_t case_page(int64_t seq, int64_t i, int64_t S, int64_t n) { return 
 
 static void fill_seq(wr_case *c, const wr_arg *a, wr_rng *rng) {
   (void)rng;
-  for (int64_t r = 0; r < a->ext[0]; r++) wr_set(a, r, 0, (double)(r % wr_case_int(c, "seqs", 2)));
+  for (int64_t r = 0; r < a->ext[0]; r++) wr_set(a, r, 0, (double)case_seq(c, r));
 }
 static void fill_pos(wr_case *c, const wr_arg *a, wr_rng *rng) {
   (void)rng;
@@ -399,34 +418,56 @@ static void fill_table(wr_case *c, const wr_arg *a, wr_rng *rng) {
     for (int64_t i = 0; i < a->ext[1]; i++) wr_set(a, s, i, (double)case_page(s, i, a->ext[0], a->ext[1]));
 }
 
+/* Random numbers at one place of a page, or NaN: a scale's for quantised types. */
+static void fill_place(const wr_arg *a, bool keys, int64_t page, int64_t place, bool there, wr_rng *rng) {
+  const wr_dtype_info *t = &wr_dtypes[a->dtype];
+  const int64_t D = a->ext[keys ? 2 : 3], P = a->ext[keys ? 3 : 2];
+  for (int64_t h = 0; h < a->ext[1]; h++)
+    for (int64_t d = 0; d < D; d += t->block) {
+      float x[32];
+      uint8_t code[sizeof x];
+      for (int i = 0; i < t->block; i++) x[i] = there ? (float)wr_rng_normal(rng) : NAN;
+      if (t->kind == WR_FLOAT) {
+        wr_set(a, page, keys ? (h * D + d) * P + place : (h * P + place) * D + d, (double)x[0]);
+        continue;
+      }
+      t->from_float(x, code, t->block);
+      if (!there) memset(code, 0xff, 2);
+      wr_kv_put(a, keys, page, h, place, d, t->block, code);
+    }
+}
+
 /* Random numbers where a row may look, NaN in the places after a sequence's last position. */
 static void fill_cache(wr_case *c, const wr_arg *a, wr_rng *rng, bool keys) {
   int64_t S = wr_case_int(c, "seqs", 2), P = a->ext[keys ? 3 : 2], n = a->ext[0] / S,
           rows = WR_MIN(wr_case_int(c, "rows", 3), c->regs.live[WR_LIVE_ROWS]);
   for (int64_t s = 0; s < S; s++) {
     int64_t last = -1;
-    for (int64_t r = s; r < rows; r += S) last = WR_MAX(last, case_pos(c, r));
-    for (int64_t i = 0; i < n; i++)
-      for (int64_t k = 0; k < wr_inner(a); k++) {
-        int64_t place = keys ? k % P : k / a->ext[3] % P;
-        wr_set(a, case_page(s, i, S, n), k, i * P + place <= last ? wr_rng_normal(rng) : (double)NAN);
-      }
+    for (int64_t r = 0; r < rows; r++)
+      if (case_seq(c, r) == s) last = WR_MAX(last, case_pos(c, r));
+    for (int64_t at = 0; at < n * P; at++) fill_place(a, keys, case_page(s, at / P, S, n), at % P, at <= last, rng);
   }
 }
 static void fill_kcache(wr_case *c, const wr_arg *a, wr_rng *rng) { fill_cache(c, a, rng, true); }
 static void fill_vcache(wr_case *c, const wr_arg *a, wr_rng *rng) { fill_cache(c, a, rng, false); }
 
-/* rows seqs ctx nq nkv dqk dv [cache page window softcap full=1: every row at the end of ctx] */
+static int cache_input(wr_case *c, wr_program *p, bool keys, int64_t pages, int64_t e1, int64_t e2, int64_t e3, wr_fill_fn fill) {
+  const int type = wr_case_dtype(c, "cache", WR_F32);
+  wr_vtype t = wr_rule_type(type, 0, pages, e1, e2, e3);
+  if (keys) t.layout = (uint8_t)wr_keys_layout((wr_dtype)type);
+  return wr_case_input(c, p, WR_STATE, keys ? "kcache" : "vcache", t, wr_fill_custom(fill));
+}
+
+/* rows seqs ctx nq nkv dqk dv [cache page window softcap full=1: every row at the end of ctx; prompt=1: the last of ctx] */
 static weir_status attention_paged_case(wr_case *c, wr_program *p) {
   wr_attention_params params = case_params(c);
   case_shape s = case_heads(c);
   int64_t R = wr_case_int(c, "rows", 3), S = wr_case_int(c, "seqs", 2), P = wr_case_int(c, "page", WR_KV_PAGE),
           n = case_pages(c, P);
-  int cache = wr_case_dtype(c, "cache", WR_F32);
   for (int64_t r = 0; r < WR_MIN(R, c->regs.live[WR_LIVE_ROWS]); r++) c->regs.kv_tok += case_pos(c, r) + 1;
   int q = wr_case_input(c, p, WR_INPUT, "q", wr_rule_type(s.dtype, WR_LIVE_ROWS, R, s.Nq, s.Dqk, 0), wr_fill_normal(0, 1));
-  int kc = wr_case_input(c, p, WR_STATE, "kcache", wr_rule_type(cache, 0, n * S, s.Nkv, s.Dqk, P), wr_fill_custom(fill_kcache));
-  int vc = wr_case_input(c, p, WR_STATE, "vcache", wr_rule_type(cache, 0, n * S, s.Nkv, P, s.Dv), wr_fill_custom(fill_vcache));
+  int kc = cache_input(c, p, true, n * S, s.Nkv, s.Dqk, P, fill_kcache);
+  int vc = cache_input(c, p, false, n * S, s.Nkv, P, s.Dv, fill_vcache);
   int seq = wr_case_input(c, p, WR_INPUT, "seq", wr_rule_type(WR_I32, WR_LIVE_ROWS, R, 0, 0, 0), wr_fill_custom(fill_seq));
   int pos = wr_case_input(c, p, WR_INPUT, "pos", wr_rule_type(WR_I32, WR_LIVE_ROWS, R, 0, 0, 0), wr_fill_custom(fill_pos));
   int table = wr_case_input(c, p, WR_INPUT, "page_table", wr_rule_type(WR_I32, 0, S, n, 0, 0), wr_fill_custom(fill_table));
@@ -441,15 +482,23 @@ static void fill_slot(wr_case *c, const wr_arg *a, wr_rng *rng) {
   for (int64_t r = 0; r < a->ext[0]; r++) wr_set(a, r, 0, (double)(r % 5 == 4 ? -1 : (r + 29) % slots));
 }
 
+static void fill_stored_keys(wr_case *c, const wr_arg *a, wr_rng *rng) {
+  (void)c;
+  for (int64_t at = 0; at < a->ext[0] * a->ext[3]; at++) fill_place(a, true, at / a->ext[3], at % a->ext[3], true, rng);
+}
+static void fill_stored_values(wr_case *c, const wr_arg *a, wr_rng *rng) {
+  (void)c;
+  for (int64_t at = 0; at < a->ext[0] * a->ext[2]; at++) fill_place(a, false, at / a->ext[2], at % a->ext[2], true, rng);
+}
+
 /* rows pages nkv dqk dv [cache page] */
 static weir_status kv_store_case(wr_case *c, wr_program *p) {
   case_shape s = case_heads(c);
   int64_t R = wr_case_int(c, "rows", 3), n = wr_case_int(c, "pages", 3), P = wr_case_int(c, "page", WR_KV_PAGE);
-  int cache = wr_case_dtype(c, "cache", WR_F32);
   int k = wr_case_input(c, p, WR_INPUT, "k", wr_rule_type(s.dtype, WR_LIVE_ROWS, R, s.Nkv, s.Dqk, 0), wr_fill_normal(0, 1));
   int v = wr_case_input(c, p, WR_INPUT, "v", wr_rule_type(s.dtype, WR_LIVE_ROWS, R, s.Nkv, s.Dv, 0), wr_fill_normal(0, 1));
-  int kc = wr_case_input(c, p, WR_STATE, "kcache", wr_rule_type(cache, 0, n, s.Nkv, s.Dqk, P), wr_fill_normal(0, 1));
-  int vc = wr_case_input(c, p, WR_STATE, "vcache", wr_rule_type(cache, 0, n, s.Nkv, P, s.Dv), wr_fill_normal(0, 1));
+  int kc = cache_input(c, p, true, n, s.Nkv, s.Dqk, P, fill_stored_keys);
+  int vc = cache_input(c, p, false, n, s.Nkv, P, s.Dv, fill_stored_values);
   int slot = wr_case_input(c, p, WR_INPUT, "slot", wr_rule_type(WR_I32, WR_LIVE_ROWS, R, 0, 0, 0), wr_fill_custom(fill_slot));
   wr_kv_store(p, k, v, kc, vc, slot);
   return WEIR_OK;

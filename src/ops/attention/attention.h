@@ -16,7 +16,8 @@
  *
  * kv_store         k[R, Nkv, Dqk], v[R, Nkv, Dv], slot[R] -> into kcache[pages, Nkv, Dqk, P], vcache[pages, Nkv, P, Dv]
  *   slot = page P + place in it; -1: the row is not stored. The caches are updated. A page is P positions of one sequence; keys
- *   stand with the positions side by side, so that a vector of scores needs no horizontal sum.
+ *   stand with the positions side by side, so that a vector of scores needs no horizontal sum. The caches are floats, or Q8_0 and
+ *   Q4_0, in blocks of 32 elements of one position and head: keys in layout keys32, with P 32 (core/dtype/layout.c).
  * attention_paged  q[R, Nq, Dqk], kcache, vcache, seq[R], pos[R], page_table[S, n] -> y[R, Nq, Dv]
  *   Row r attends to the positions 0..pos_r of sequence seq_r: position j is in page page_table[seq_r, j / P] at place j mod
  *   P. pos -1: y is 0. What a page holds past pos_r is never used. A row's result depends on its own positions only, not on
@@ -31,6 +32,7 @@
 #include "core/core.h"
 
 enum { WR_KV_PAGE = 32 }; /* P that the fast kernels take */
+static inline wr_layout wr_keys_layout(wr_dtype t) { return wr_dtypes[t].kind == WR_QUANT ? WR_KEYS32 : WR_PLAIN; }
 
 typedef struct wr_attention_params {
   int64_t B, T; /* attention and attention_bwd: row b*T + t is position t of sequence b */

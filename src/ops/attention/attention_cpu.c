@@ -19,6 +19,7 @@
 #include "ops/attention/attention_i.h"
 #include "ops/attention/attention_line_i.h"
 #include "ops/gemm_i.h"
+#include "ops/quant/quant.h"
 
 WR_ROW_FN(WR_KERNEL(kv_store_any_cpu));
 WR_ROW_FN(WR_KERNEL(attention_paged_any_cpu));
@@ -27,34 +28,17 @@ enum { P = WR_KV_PAGE, SPLIT = WR_ATTN_SPLIT, LINE = WR_ATTN_SPLIT_LINE, BLOCK =
 
 /* ------------------------------------------------------------------------------------------------------------------ store */
 
-/* Up to 32 floats as the type of the cache holds them. */
-static void encode(int type, const float *x, int n, void *to) {
-  switch (type) {
-  case WR_F32: memcpy(to, x, (size_t)n * sizeof *x); break;
-  case WR_F16:
-  case WR_BF16:
-    for (int i = 0; i < n; i += WR_LANES) {
-      const int some = part(n - i);
-      if (type == WR_F16)
-        v16_store_f16_n((uint16_t *)to + i, v16_load_n(x + i, some), some);
-      else
-        v16_store_bf16_n((uint16_t *)to + i, v16_load_n(x + i, some), some);
-    }
-    break;
-  default: wr_dtypes[type].from_float(x, to, n);
-  }
-}
-
 /* Elements [d, d + 32) of head h of all rows. The keys of a page have lines in common, so one thread does all rows. */
 static void store_block(const wr_call *c, bool keys, int64_t rows, int64_t h, int64_t d) {
   const wr_arg *x = &c->args[keys ? STORE_K : STORE_V], *cache = &c->args[keys ? STORE_KCACHE : STORE_VCACHE];
   const int64_t D = x->ext[2], places = cache->ext[keys ? 3 : 2];
   const int n = (int)WR_MIN(D - d, (int64_t)BLOCK);
+  wr_quant_fn *const encode = wr_quantizer((wr_dtype)cache->dtype, WR_ISA_LEVEL);
   for (int64_t r = 0; r < rows; r++) {
     const int64_t slot = wr_arg_i32(&c->args[STORE_SLOT], r);
     _Alignas(8) uint8_t code[BLOCK * sizeof(float)];
     if (slot < 0) continue;
-    encode(cache->dtype, wr_arg_f32(x, r) + h * D + d, n, code);
+    encode(wr_arg_f32(x, r) + h * D + d, code, n);
     wr_kv_put(cache, keys, slot / places, h, slot % places, d, n, code);
   }
 }
@@ -96,13 +80,16 @@ WR_INLINE int64_t line_bytes(const int type) {
 /* A head's part of a page of keys, [D] lines of 32 positions, becomes two panels, [2][D][16]. What is read next begins at `ahead`. */
 WR_INLINE void keys_of_page(const uint8_t *from, int64_t D, float *to, const uint8_t *ahead, const int type) {
   const uint8_t *line = from + (scaled(type) ? wr_keys_scale_bytes(D) : 0);
-  v16 scale[2];
-  for (int64_t d = 0; d < D; d++, line += line_bytes(type)) {
-    wr_prefetch(ahead + (line - from));
-    for (int half = 0; half < 2; half++) {
-      if (scaled(type) && d % BLOCK == 0) scale[half] = v16_load_f16((const uint16_t *)from + d + WR_LANES * half);
-      const v16 x = lanes(line, half, type);
-      v16_store(to + (half * D + d) * WR_LANES, scaled(type) ? v16_mul(x, scale[half]) : x);
+  for (int64_t block = 0; block < D; block += BLOCK) {
+    v16 scale[2] = {v16_set1(1), v16_set1(1)};
+    for (int half = 0; scaled(type) && half < 2; half++)
+      scale[half] = v16_load_f16((const uint16_t *)from + block + WR_LANES * half);
+    for (int64_t d = block; d < WR_MIN(block + BLOCK, D); d++, line += line_bytes(type)) {
+      wr_prefetch(ahead + (line - from));
+      for (int half = 0; half < 2; half++) {
+        const v16 x = lanes(line, half, type);
+        v16_store(to + (half * D + d) * WR_LANES, scaled(type) ? v16_mul(x, scale[half]) : x);
+      }
     }
   }
 }

@@ -135,20 +135,35 @@ static int64_t value_at(const wr_arg *vc, int64_t head, int64_t place, int64_t d
   return (head * vc->ext[2] + place) * vc->ext[3] + d;
 }
 
-WR_ROW_FN(kv_store_ref) {
-  const wr_arg *k = &c->args[STORE_K], *v = &c->args[STORE_V], *kc = &c->args[STORE_KCACHE], *vc = &c->args[STORE_VCACHE];
-  int64_t P = kc->ext[3], begin, end;
-  while (wr_take(w, 0, wr_live_rows(c, STORE_K), 1, &begin, &end))
-    for (int64_t r = begin; r < end; r++) {
-      int64_t slot = wr_ref_int(c, STORE_SLOT, r);
-      if (slot < 0) continue;
-      for (int64_t h = 0; h < kc->ext[1]; h++) {
-        for (int64_t d = 0; d < kc->ext[2]; d++)
-          wr_set(kc, slot / P, key_at(kc, h, slot % P, d), wr_get(k, r, h * kc->ext[2] + d));
-        for (int64_t d = 0; d < vc->ext[3]; d++)
-          wr_set(vc, slot / P, value_at(vc, h, slot % P, d), wr_get(v, r, h * vc->ext[3] + d));
-      }
+/* Elements of one row and head, into their places of a cache. */
+static void store(const wr_arg *x, int64_t r, const wr_arg *cache, bool keys, int64_t slot, int64_t h) {
+  const wr_dtype_info *t = &wr_dtypes[cache->dtype];
+  const int64_t D = x->ext[2], P = cache->ext[keys ? 3 : 2], page = slot / P, place = slot % P;
+  for (int64_t d = 0; d < D; d += t->block) {
+    float block[32];
+    uint8_t code[sizeof block];
+    if (t->kind == WR_FLOAT) {
+      wr_set(cache, page, keys ? key_at(cache, h, place, d) : value_at(cache, h, place, d), wr_get(x, r, h * D + d));
+      continue;
     }
+    for (int i = 0; i < t->block; i++) block[i] = (float)wr_get(x, r, h * D + d + i);
+    t->from_float(block, code, t->block);
+    wr_kv_put(cache, keys, page, h, place, d, t->block, code);
+  }
+}
+
+/* A thread has whole heads: places of a page share bytes. */
+WR_ROW_FN(kv_store_ref) {
+  const wr_arg *kc = &c->args[STORE_KCACHE];
+  int64_t rows = wr_live_rows(c, STORE_K), begin, end;
+  while (wr_take(w, 0, kc->ext[1], 1, &begin, &end))
+    for (int64_t h = begin; h < end; h++)
+      for (int64_t r = 0; r < rows; r++) {
+        const int64_t slot = wr_ref_int(c, STORE_SLOT, r);
+        if (slot < 0) continue;
+        store(&c->args[STORE_K], r, kc, true, slot, h);
+        store(&c->args[STORE_V], r, &c->args[STORE_VCACHE], false, slot, h);
+      }
 }
 
 /* The score of row r, head h, with position j of its sequence. */
