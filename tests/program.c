@@ -9,8 +9,8 @@
 #include "test.h"
 
 #define WR_REF_ROWS \
-  "matmul:ref,matmul_dx:ref,matmul_dw:ref,rmsnorm:ref,rmsnorm_bwd:ref,rope:ref,attention:ref,attention_bwd:ref,swiglu:ref," \
-  "swiglu_bwd:ref," \
+  "matmul:ref,matmul_dx:ref,matmul_dw:ref,rmsnorm:ref,rmsnorm_bwd:ref,rope:ref,attention:ref,attention_bwd:ref,glu:ref," \
+  "glu_bwd:ref," \
   "add:ref,embed:ref,embed_bwd:ref"
 
 static wr_device *device;
@@ -134,7 +134,7 @@ static void build_llama(wr_program *p, const llama_shape *s, llama *m) {
     const int wd = weight(p, m, s->D, s->F, "blk.%lld.ffn_down.weight", l);
     const int gate = wr_matmul(p, f, wg, WR_NONE, WR_NONE);
     const int up = wr_matmul(p, f, wu, WR_NONE, WR_NONE);
-    const int act = wr_swiglu(p, gate, up);
+    const int act = wr_glu(p, WR_SILU, gate, up);
     const int down = wr_matmul(p, act, wd, WR_NONE, WR_NONE);
     x = wr_add(p, x, down);
   }

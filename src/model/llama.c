@@ -37,7 +37,7 @@ static int feed_forward(wr_step_builder *b, int x) {
   const int n = norm(b, x, b->layer, WR_T_FFN_NORM);
   const int gate = wr_step_linear(b, n, WR_T_FFN_GATE, WR_T_FFN_GATE_BIAS, WR_NONE);
   const int up = wr_step_linear(b, n, WR_T_FFN_UP, WR_T_FFN_UP_BIAS, WR_NONE);
-  const int mixed = wr_swiglu(b->p, gate, up);
+  const int mixed = wr_glu(b->p, WR_SILU, gate, up);
   return wr_step_linear(b, mixed, WR_T_FFN_DOWN, WR_T_FFN_DOWN_BIAS, x);
 }
 

@@ -40,7 +40,7 @@ static int feed_forward(wr_train_builder *b, int x) {
   const int h = wr_rmsnorm(p, x, wr_train_norm(b, "ffn_norm.weight"), (float)b->spec->eps);
   const int gate = wr_matmul(p, h, wr_train_matrix(b, "ffn_gate.weight", F, D), WR_NONE, WR_NONE);
   const int up = wr_matmul(p, h, wr_train_matrix(b, "ffn_up.weight", F, D), WR_NONE, WR_NONE);
-  const int mixed = wr_swiglu(p, gate, up);
+  const int mixed = wr_glu(p, WR_SILU, gate, up);
   return wr_train_residual(b, x, mixed, wr_train_back(b, "ffn_down.weight", D, F), WR_NONE, "ffn_dropout");
 }
 

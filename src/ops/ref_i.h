@@ -2,7 +2,10 @@
 #ifndef WR_OPS_REF_I_H
 #define WR_OPS_REF_I_H
 
+#include <math.h>
+
 #include "core/core.h"
+#include "ops/elementwise/elementwise.h"
 
 /* Write an output element, or add to it where the call says so. */
 static inline void wr_ref_put(const wr_call *c, int arg, int64_t row, int64_t col, double value) {
@@ -18,6 +21,23 @@ static inline void wr_ref_clear(const wr_call *c, int arg, const wr_worker *w) {
   if (!w->tid) memset(a->data, 0, wr_layout_bytes((wr_layout)a->layout, (wr_dtype)a->dtype, a->ext[0], wr_inner(a)));
   wr_barrier(w);
 }
+
+/* Activations and their slopes: see elementwise.h. */
+static inline double wr_ref_gelu_tanh(double x) {
+  return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+} /* sqrt(2 / pi) */
+static inline double wr_ref_act(wr_act act, double x) {
+  return act == WR_SILU ? x / (1 + exp(-x)) : x / 2 * (1 + wr_ref_gelu_tanh(x));
+}
+static inline double wr_ref_act_slope(wr_act act, double x) {
+  if (act == WR_SILU) {
+    const double s = 1 / (1 + exp(-x));
+    return s * (1 + x * (1 - s));
+  }
+  const double t = wr_ref_gelu_tanh(x);
+  return (1 + t) / 2 + x / 2 * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+}
+
 static inline int64_t wr_ref_int(const wr_call *c, int arg, int64_t row) { return (int64_t)wr_get(&c->args[arg], row, 0); }
 
 #endif

@@ -23,7 +23,7 @@
 #define WR_ISA_LEVEL 0
 #endif
 
-/* WR_KERNEL(swiglu_f32_cpu) is swiglu_f32_cpu_avx2 when compiled for avx2. */
+/* WR_KERNEL(glu_f32_cpu) is glu_f32_cpu_avx2 when compiled for avx2. */
 #define WR_KERNEL_PASTE(base, isa) base##_##isa
 #define WR_KERNEL_EXPAND(base, isa) WR_KERNEL_PASTE(base, isa)
 #define WR_KERNEL(base) WR_KERNEL_EXPAND(base, WR_ISA)

@@ -72,52 +72,57 @@ int wr_axpby(wr_program *p, float alpha, int a, float beta, int b, float gamma) 
   return wr_emit(p, &wr_op_axpby, &params, args) == WEIR_OK ? args[AXPBY_Y] : WR_NONE;
 }
 
-static weir_status swiglu_shape(const void *params, wr_vtype *t) {
+static weir_status glu_shape(const void *params, wr_vtype *t) {
   (void)params;
-  WR_TRY(wr_rule_float("gate", &t[SWIGLU_GATE]));
-  WR_TRY(wr_rule_float("up", &t[SWIGLU_UP]));
-  WR_TRY(wr_rule_like("up", &t[SWIGLU_UP], "gate", &t[SWIGLU_GATE]));
-  t[SWIGLU_Y] = t[SWIGLU_GATE];
+  WR_TRY(wr_rule_float("gate", &t[GLU_GATE]));
+  WR_TRY(wr_rule_float("up", &t[GLU_UP]));
+  WR_TRY(wr_rule_like("up", &t[GLU_UP], "gate", &t[GLU_GATE]));
+  t[GLU_Y] = t[GLU_GATE];
   return WEIR_OK;
 }
 
-static weir_status swiglu_bwd_shape(const void *params, wr_vtype *t) {
+static weir_status glu_bwd_shape(const void *params, wr_vtype *t) {
   (void)params;
-  WR_TRY(wr_rule_float("gate", &t[SWIGLU_BWD_GATE]));
-  WR_TRY(wr_rule_float("up", &t[SWIGLU_BWD_UP]));
-  WR_TRY(wr_rule_float("dy", &t[SWIGLU_BWD_DY]));
-  WR_TRY(wr_rule_like("up", &t[SWIGLU_BWD_UP], "gate", &t[SWIGLU_BWD_GATE]));
-  WR_TRY(wr_rule_like("dy", &t[SWIGLU_BWD_DY], "gate", &t[SWIGLU_BWD_GATE]));
-  t[SWIGLU_BWD_DGATE] = t[SWIGLU_BWD_GATE];
-  t[SWIGLU_BWD_DUP] = t[SWIGLU_BWD_UP];
+  WR_TRY(wr_rule_float("gate", &t[GLU_BWD_GATE]));
+  WR_TRY(wr_rule_float("up", &t[GLU_BWD_UP]));
+  WR_TRY(wr_rule_float("dy", &t[GLU_BWD_DY]));
+  WR_TRY(wr_rule_like("up", &t[GLU_BWD_UP], "gate", &t[GLU_BWD_GATE]));
+  WR_TRY(wr_rule_like("dy", &t[GLU_BWD_DY], "gate", &t[GLU_BWD_GATE]));
+  t[GLU_BWD_DGATE] = t[GLU_BWD_GATE];
+  t[GLU_BWD_DUP] = t[GLU_BWD_UP];
   return WEIR_OK;
 }
 
-static weir_status swiglu_grad(wr_grad *g, const wr_instr *i) {
-  int gate = i->args[SWIGLU_GATE], up = i->args[SWIGLU_UP];
+static weir_status glu_grad(wr_grad *g, const wr_instr *i) {
+  int gate = i->args[GLU_GATE], up = i->args[GLU_UP];
   bool want_gate = wr_grad_wanted(g, gate), want_up = wr_grad_wanted(g, up);
-  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[SWIGLU_Y]), gate, up, want_gate ? WR_NEW : WR_NONE,
+  int args[WR_MAX_ARGS] = {wr_grad_of(g, i->args[GLU_Y]), gate, up, want_gate ? WR_NEW : WR_NONE,
                            want_up ? WR_NEW : WR_NONE};
-  WR_TRY(wr_emit(wr_grad_program(g), &wr_op_swiglu_bwd, NULL, args));
-  if (want_gate) wr_grad_add(g, gate, args[SWIGLU_BWD_DGATE]);
-  if (want_up) wr_grad_add(g, up, args[SWIGLU_BWD_DUP]);
+  WR_TRY(wr_emit(wr_grad_program(g), &wr_op_glu_bwd, i->params, args));
+  if (want_gate) wr_grad_add(g, gate, args[GLU_BWD_DGATE]);
+  if (want_up) wr_grad_add(g, up, args[GLU_BWD_DUP]);
   return WEIR_OK;
 }
 
 /* An exponential counts as ten operations. */
-static void swiglu_cost(const wr_call *c, wr_cost *out) {
-  wr_cost_stream(&wr_op_swiglu, c, out);
-  out->flop = 14 * wr_cost_elems(c, SWIGLU_Y);
+static void glu_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_glu, c, out);
+  out->flop = 14 * wr_cost_elems(c, GLU_Y);
 }
 
-static void swiglu_bwd_cost(const wr_call *c, wr_cost *out) {
-  wr_cost_stream(&wr_op_swiglu_bwd, c, out);
-  out->flop = 20 * wr_cost_elems(c, SWIGLU_BWD_DY);
+static void glu_bwd_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_glu_bwd, c, out);
+  out->flop = 20 * wr_cost_elems(c, GLU_BWD_DY);
 }
 
-int wr_swiglu(wr_program *p, int gate, int up) {
+static void glu_print(const void *params, wr_str *s) {
+  wr_str_printf(s, "act=%s", ((const wr_glu_params *)params)->act == WR_GELU ? "gelu" : "silu");
+}
+
+int wr_glu(wr_program *p, wr_act act, int gate, int up) {
+  const wr_glu_params params = {act};
   int args[WR_MAX_ARGS] = {gate, up, WR_NEW};
-  return wr_emit(p, &wr_op_swiglu, NULL, args) == WEIR_OK ? args[SWIGLU_Y] : WR_NONE;
+  return wr_emit(p, &wr_op_glu, &params, args) == WEIR_OK ? args[GLU_Y] : WR_NONE;
 }
 
 static weir_status gelu_shape(const void *params, wr_vtype *t) {
@@ -158,6 +163,29 @@ int wr_gelu(wr_program *p, int x) {
   return wr_emit(p, &wr_op_gelu, NULL, args) == WEIR_OK ? args[GELU_Y] : WR_NONE;
 }
 
+static weir_status softcap_shape(const void *params, wr_vtype *t) {
+  const wr_softcap_params *p = params;
+  if (!(p->cap > 0)) return wr_fail(WEIR_EUSAGE, "cap is %g, but it must be above 0", (double)p->cap);
+  WR_TRY(wr_rule_float("x", &t[SOFTCAP_X]));
+  t[SOFTCAP_Y] = t[SOFTCAP_X];
+  return WEIR_OK;
+}
+
+static void softcap_cost(const wr_call *c, wr_cost *out) {
+  wr_cost_stream(&wr_op_softcap, c, out);
+  out->flop = 22 * wr_cost_elems(c, SOFTCAP_Y);
+}
+
+static void softcap_print(const void *params, wr_str *s) {
+  wr_str_printf(s, "cap=%g", (double)((const wr_softcap_params *)params)->cap);
+}
+
+int wr_softcap(wr_program *p, int x, float cap) {
+  const wr_softcap_params params = {cap};
+  int args[WR_MAX_ARGS] = {x, WR_NEW};
+  return wr_emit(p, &wr_op_softcap, &params, args) == WEIR_OK ? args[SOFTCAP_Y] : WR_NONE;
+}
+
 static weir_status dropout_shape(const void *params, wr_vtype *t) {
   const wr_dropout_params *p = params;
   if (!(p->rate >= 0 && p->rate < 1))
@@ -191,14 +219,19 @@ int wr_dropout(wr_program *p, int x, float rate, const char *name) {
   return wr_emit(p, &wr_op_dropout, &params, args) == WEIR_OK ? args[DROPOUT_Y] : WR_NONE;
 }
 
-/* rows d [heads] [dtype]: n inputs of one shape, then the op */
-static weir_status same_shape_case(wr_case *c, wr_program *p, int n_in, int n_out, double sd) {
+/* rows d [dtype] [sd]: n inputs of one shape, then the op */
+static weir_status same_shape_case(wr_case *c, wr_program *p, int n_in, int n_out, double sd, const void *params) {
   int64_t rows = wr_case_int(c, "rows", 3), d = wr_case_int(c, "d", 64);
   wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), WR_LIVE_ROWS, rows, d, 0, 0);
   int args[WR_MAX_ARGS];
   for (int i = 0; i < n_in; i++) args[i] = wr_case_input(c, p, WR_INPUT, c->op->args[i].name, t, wr_fill_normal(0, sd));
   for (int i = n_in; i < n_in + n_out; i++) args[i] = WR_NEW;
-  return wr_emit(p, c->op, NULL, args);
+  return wr_emit(p, c->op, params, args);
+}
+/* the same, [gelu=1]: that gate */
+static weir_status gate_case(wr_case *c, wr_program *p, int n_in, int n_out) {
+  const wr_glu_params params = {wr_case_int(c, "gelu", 0) ? WR_GELU : WR_SILU};
+  return same_shape_case(c, p, n_in, n_out, wr_case_float(c, "sd", 2), &params);
 }
 /* rows d [dtype] [b=1] [gamma] */
 static weir_status axpby_case(wr_case *c, wr_program *p) {
@@ -217,11 +250,16 @@ static weir_status dropout_case(wr_case *c, wr_program *p) {
   wr_dropout(p, wr_case_input(c, p, WR_INPUT, "x", t, wr_fill_normal(0, 1)), (float)wr_case_float(c, "rate", 0.3), "a name");
   return WEIR_OK;
 }
-static weir_status add_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, 1); }
-static weir_status swiglu_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, wr_case_float(c, "sd", 2)); }
-static weir_status swiglu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 3, 2, wr_case_float(c, "sd", 2)); }
-static weir_status gelu_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 1, 1, wr_case_float(c, "sd", 2)); }
-static weir_status gelu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, wr_case_float(c, "sd", 2)); }
+static weir_status add_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, 1, NULL); }
+static weir_status glu_case(wr_case *c, wr_program *p) { return gate_case(c, p, 2, 1); }
+static weir_status glu_bwd_case(wr_case *c, wr_program *p) { return gate_case(c, p, 3, 2); }
+static weir_status gelu_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 1, 1, wr_case_float(c, "sd", 2), NULL); }
+static weir_status gelu_bwd_case(wr_case *c, wr_program *p) { return same_shape_case(c, p, 2, 1, wr_case_float(c, "sd", 2), NULL); }
+/* the same, [cap] */
+static weir_status softcap_case(wr_case *c, wr_program *p) {
+  const wr_softcap_params params = {(float)wr_case_float(c, "cap", 30)};
+  return same_shape_case(c, p, 1, 1, wr_case_float(c, "sd", 20), &params);
+}
 
 const wr_op wr_op_add = {
     .name = "add",
@@ -235,31 +273,35 @@ const wr_op wr_op_add = {
     .make_case = add_case,
 };
 
-const wr_op wr_op_swiglu = {
-    .name = "swiglu",
-    .doc = "y = silu(gate) * up",
-    .args = {{"gate", WR_IN, WR_ARG_FLOAT, 0}, {"up", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + SWIGLU_GATE}},
-    .shape = swiglu_shape,
-    .grad = swiglu_grad,
-    .cost = swiglu_cost,
-    .rows = swiglu_rows,
-    .n_rows = WR_ARRAY_LEN(swiglu_rows),
-    .make_case = swiglu_case,
+const wr_op wr_op_glu = {
+    .name = "glu",
+    .doc = "y = act(gate) * up",
+    .args = {{"gate", WR_IN, WR_ARG_FLOAT, 0}, {"up", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + GLU_GATE}},
+    .params_bytes = sizeof(wr_glu_params),
+    .shape = glu_shape,
+    .grad = glu_grad,
+    .cost = glu_cost,
+    .print = glu_print,
+    .rows = glu_rows,
+    .n_rows = WR_ARRAY_LEN(glu_rows),
+    .make_case = glu_case,
 };
 
-const wr_op wr_op_swiglu_bwd = {
-    .name = "swiglu_bwd",
-    .doc = "gradients of swiglu",
+const wr_op wr_op_glu_bwd = {
+    .name = "glu_bwd",
+    .doc = "gradients of glu",
     .args = {{"dy", WR_IN, WR_ARG_FLOAT, 0},
              {"gate", WR_IN, WR_ARG_FLOAT, 0},
              {"up", WR_IN, WR_ARG_FLOAT, 0},
              {"dgate", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0},
              {"dup", WR_OUT, WR_ARG_FLOAT | WR_ARG_OPTIONAL | WR_ARG_ACC, 0}},
-    .shape = swiglu_bwd_shape,
-    .cost = swiglu_bwd_cost,
-    .rows = swiglu_bwd_rows,
-    .n_rows = WR_ARRAY_LEN(swiglu_bwd_rows),
-    .make_case = swiglu_bwd_case,
+    .params_bytes = sizeof(wr_glu_params),
+    .shape = glu_bwd_shape,
+    .cost = glu_bwd_cost,
+    .print = glu_print,
+    .rows = glu_bwd_rows,
+    .n_rows = WR_ARRAY_LEN(glu_bwd_rows),
+    .make_case = glu_bwd_case,
 };
 
 const wr_op wr_op_gelu = {
@@ -285,6 +327,19 @@ const wr_op wr_op_gelu_bwd = {
     .rows = gelu_bwd_rows,
     .n_rows = WR_ARRAY_LEN(gelu_bwd_rows),
     .make_case = gelu_bwd_case,
+};
+
+const wr_op wr_op_softcap = {
+    .name = "softcap",
+    .doc = "y = cap tanh(x / cap)",
+    .args = {{"x", WR_IN, WR_ARG_FLOAT, 0}, {"y", WR_OUT, WR_ARG_FLOAT, 1 + SOFTCAP_X}},
+    .params_bytes = sizeof(wr_softcap_params),
+    .shape = softcap_shape,
+    .cost = softcap_cost,
+    .print = softcap_print,
+    .rows = softcap_rows,
+    .n_rows = WR_ARRAY_LEN(softcap_rows),
+    .make_case = softcap_case,
 };
 
 const wr_op wr_op_axpby = {

@@ -2,17 +2,22 @@
  *
  * add         a, b of one shape -> y = a + b
  * axpby       a, b of one shape (b optional) -> y = alpha a + beta b + gamma I      gamma I: gamma where row and column are one; rank 2
- * swiglu      gate, up of one shape -> y = silu(gate) up        silu(g) = g s,  s = 1 / (1 + e^-g)
- * swiglu_bwd  dy, gate, up -> dgate = dy up s (1 + g (1 - s)),  dup = dy g s;  each only if wanted, each may be added to
- * gelu        x -> y = x s(2 u),  u = sqrt(2 / pi) (x + 0.044715 x^3),  s the sigmoid: x / 2 (1 + tanh u)
- * gelu_bwd    dy, x -> dx = dy (s + 2 x s (1 - s) u'),  u' = sqrt(2 / pi) (1 + 0.134145 x^2);  may be added to
+ * glu         gate, up of one shape -> y = act(gate) up     SwiGLU with silu, GEGLU with gelu
+ * glu_bwd     dy, gate, up -> dgate = dy up act'(gate),  dup = dy act(gate);  each only if wanted, each may be added to
+ * gelu        x -> y = gelu(x)
+ * gelu_bwd    dy, x -> dx = dy gelu'(x);  may be added to
+ * softcap     x -> y = cap tanh(x / cap)
  * dropout     x -> y = x / (1 - rate) where the element's bits are at least rate, else 0; its gradient is the same of dy, so nothing is saved
  *   The bits of element i of row r: word i / 16 mod 4 of Philox4x32-10 with key `seed` and counter (i / 64 * 16 + i mod 16, r, step, name),
  *   low word first; seed and step are registers: each micro-step counts as a step of its own. The bits depend on the value's name,
  *   not on its place in the program: passes never change them.
  *
- * References: Hendrycks and Gimpel 2016 (GELU; the form with tanh, which GPT-2 has); Srivastava et al. 2014 (dropout); Salmon et al. 2011
- * (Philox).
+ * act:
+ *   silu(x) = x s(x),     s(x) = 1 / (1 + e^-x)                        silu'(x) = s (1 + x (1 - s))
+ *   gelu(x) = x s(2 u),   u = sqrt(2 / pi) (x + 0.044715 x^3)          gelu'(x) = s + 2 x s (1 - s) u',  u' = sqrt(2 / pi) (1 + 0.134145 x^2)
+ *
+ * References: Hendrycks and Gimpel 2016 (GELU; the form with tanh, x / 2 (1 + tanh u), which GPT-2 and Gemma have); Shazeer 2020 (gated
+ * units); Srivastava et al. 2014 (dropout); Salmon et al. 2011 (Philox).
  */
 #ifndef WR_OPS_ELEMENTWISE_H
 #define WR_OPS_ELEMENTWISE_H
@@ -25,8 +30,14 @@ typedef struct wr_axpby_params {
 
 int wr_axpby(wr_program *p, float alpha, int a, float beta, int b, float gamma); /* b: WR_NONE without */
 int wr_add(wr_program *p, int a, int b);
-int wr_swiglu(wr_program *p, int gate, int up);
+
+typedef enum wr_act { WR_SILU, WR_GELU } wr_act;
+typedef struct wr_glu_params { wr_act act; } wr_glu_params;
+int wr_glu(wr_program *p, wr_act act, int gate, int up);
 int wr_gelu(wr_program *p, int x);
+
+typedef struct wr_softcap_params { float cap; } wr_softcap_params; /* above 0 */
+int wr_softcap(wr_program *p, int x, float cap);
 
 typedef struct wr_dropout_params {
   float rate;    /* in [0, 1) */

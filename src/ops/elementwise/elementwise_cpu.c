@@ -3,6 +3,7 @@
  * The unit of work is a piece of a row, so that a single long row is shared out too. Where an element costs an exponential
  * the pieces are small enough for one token of a small model to be shared out; a sum of two rows that short is done sooner
  * than another thread wakes. */
+#include "ops/act_i.h"
 #include "ops/arg_i.h"
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_i.h"
@@ -10,10 +11,11 @@
 
 WR_ROW_FN(WR_KERNEL(add_f32_cpu));
 WR_ROW_FN(WR_KERNEL(axpby_f32_cpu));
-WR_ROW_FN(WR_KERNEL(swiglu_f32_cpu));
-WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu));
+WR_ROW_FN(WR_KERNEL(glu_f32_cpu));
+WR_ROW_FN(WR_KERNEL(glu_bwd_f32_cpu));
 WR_ROW_FN(WR_KERNEL(gelu_f32_cpu));
 WR_ROW_FN(WR_KERNEL(gelu_bwd_f32_cpu));
+WR_ROW_FN(WR_KERNEL(softcap_f32_cpu));
 
 enum { SUM_PIECE = 2048, EXP_PIECE = 256 };
 
@@ -70,15 +72,15 @@ WR_ROW_FN(WR_KERNEL(axpby_f32_cpu)) {
   }
 }
 
-WR_ROW_FN(WR_KERNEL(swiglu_f32_cpu)) {
+WR_ROW_FN(WR_KERNEL(glu_f32_cpu)) {
+  const wr_act act = ((const wr_glu_params *)c->params)->act;
   int64_t r, from, to;
-  for (pieces s = pieces_of(c, SWIGLU_GATE, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
-    const float *gate = wr_arg_f32(&c->args[SWIGLU_GATE], r), *up = wr_arg_f32(&c->args[SWIGLU_UP], r);
-    float *y = wr_arg_f32(&c->args[SWIGLU_Y], r);
+  for (pieces s = pieces_of(c, GLU_GATE, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
+    const float *gate = wr_arg_f32(&c->args[GLU_GATE], r), *up = wr_arg_f32(&c->args[GLU_UP], r);
+    float *y = wr_arg_f32(&c->args[GLU_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
       int n = part(to - i);
-      v16 g = v16_load_n(gate + i, n);
-      v16_store_n(y + i, v16_mul(v16_mul(g, v16_sigmoid(g)), v16_load_n(up + i, n)), n);
+      v16_store_n(y + i, v16_mul(wr_act_v16(act, v16_load_n(gate + i, n)), v16_load_n(up + i, n)), n);
     }
   }
 }
@@ -89,25 +91,20 @@ WR_INLINE void put(const wr_call *c, int arg, int64_t r, int64_t i, int n, v16 v
   v16_store_n(y, c->acc >> arg & 1 ? v16_add(v16_load_n(y, n), v) : v, n);
 }
 
-WR_ROW_FN(WR_KERNEL(swiglu_bwd_f32_cpu)) {
-  const v16 one = v16_set1(1.0f);
+WR_ROW_FN(WR_KERNEL(glu_bwd_f32_cpu)) {
+  const wr_act act = ((const wr_glu_params *)c->params)->act;
   int64_t r, from, to;
-  for (pieces s = pieces_of(c, SWIGLU_BWD_GATE, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
-    const float *gate = wr_arg_f32(&c->args[SWIGLU_BWD_GATE], r), *up = wr_arg_f32(&c->args[SWIGLU_BWD_UP], r);
-    const float *dy = wr_arg_f32(&c->args[SWIGLU_BWD_DY], r);
+  for (pieces s = pieces_of(c, GLU_BWD_GATE, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
+    const float *gate = wr_arg_f32(&c->args[GLU_BWD_GATE], r), *up = wr_arg_f32(&c->args[GLU_BWD_UP], r);
+    const float *dy = wr_arg_f32(&c->args[GLU_BWD_DY], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
       int n = part(to - i);
-      v16 g = v16_load_n(gate + i, n), u = v16_load_n(up + i, n), d = v16_load_n(dy + i, n), sig = v16_sigmoid(g);
-      v16 slope = v16_mul(sig, v16_fma(g, v16_sub(one, sig), one));
-      put(c, SWIGLU_BWD_DGATE, r, i, n, v16_mul(v16_mul(d, u), slope));
-      put(c, SWIGLU_BWD_DUP, r, i, n, v16_mul(d, v16_mul(g, sig)));
+      v16 g = v16_load_n(gate + i, n), u = v16_load_n(up + i, n), d = v16_load_n(dy + i, n), slope;
+      v16 y = wr_act_slope_v16(act, g, &slope);
+      put(c, GLU_BWD_DGATE, r, i, n, v16_mul(v16_mul(d, u), slope));
+      put(c, GLU_BWD_DUP, r, i, n, v16_mul(d, y));
     }
   }
-}
-
-/* -2 sqrt(2 / pi) (x + 0.044715 x^3), of which the exponential is finite. */
-WR_INLINE v16 gelu_exponent(v16 x, v16 square) {
-  return v16_min(v16_mul(x, v16_fma(square, v16_set1(-0.0713548163f), v16_set1(-1.59576912f))), v16_set1(80));
 }
 
 WR_ROW_FN(WR_KERNEL(gelu_f32_cpu)) {
@@ -117,25 +114,33 @@ WR_ROW_FN(WR_KERNEL(gelu_f32_cpu)) {
     float *y = wr_arg_f32(&c->args[GELU_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
       int n = part(to - i);
-      v16 a = v16_load_n(x + i, n), e = v16_exp(gelu_exponent(a, v16_mul(a, a)));
-      v16_store_n(y + i, v16_div(a, v16_add(v16_set1(1.0f), e)), n);
+      v16_store_n(y + i, wr_act_v16(WR_GELU, v16_load_n(x + i, n)), n);
     }
   }
 }
 
-/* With e the exponential, s = 1 / (1 + e) and 1 - s = e s, which has no cancellation. */
 WR_ROW_FN(WR_KERNEL(gelu_bwd_f32_cpu)) {
-  const v16 one = v16_set1(1.0f);
   int64_t r, from, to;
   for (pieces s = pieces_of(c, GELU_BWD_X, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
     const float *x = wr_arg_f32(&c->args[GELU_BWD_X], r), *dy = wr_arg_f32(&c->args[GELU_BWD_DY], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
       int n = part(to - i);
-      v16 a = v16_load_n(x + i, n), square = v16_mul(a, a), e = v16_exp(gelu_exponent(a, square));
-      v16 gate = v16_div(one, v16_add(one, e));
-      v16 inner = v16_fma(square, v16_set1(3 * 0.0713548163f), v16_set1(1.59576912f)); /* 2 u' */
-      v16 slope = v16_mul(gate, v16_fma(v16_mul(a, inner), v16_mul(e, gate), one));
+      v16 slope;
+      (void)wr_act_slope_v16(WR_GELU, v16_load_n(x + i, n), &slope);
       put(c, GELU_BWD_DX, r, i, n, v16_mul(v16_load_n(dy + i, n), slope));
+    }
+  }
+}
+
+WR_ROW_FN(WR_KERNEL(softcap_f32_cpu)) {
+  const v16 cap = v16_set1(((const wr_softcap_params *)c->params)->cap);
+  int64_t r, from, to;
+  for (pieces s = pieces_of(c, SOFTCAP_X, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
+    const float *x = wr_arg_f32(&c->args[SOFTCAP_X], r);
+    float *y = wr_arg_f32(&c->args[SOFTCAP_Y], r);
+    for (int64_t i = from; i < to; i += WR_LANES) {
+      int n = part(to - i);
+      v16_store_n(y + i, v16_mul(cap, v16_tanh(v16_div(v16_load_n(x + i, n), cap))), n);
     }
   }
 }

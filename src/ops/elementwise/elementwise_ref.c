@@ -7,13 +7,12 @@
 
 WR_ROW_FN(add_ref);
 WR_ROW_FN(axpby_ref);
-WR_ROW_FN(swiglu_ref);
-WR_ROW_FN(swiglu_bwd_ref);
+WR_ROW_FN(glu_ref);
+WR_ROW_FN(glu_bwd_ref);
 WR_ROW_FN(gelu_ref);
+WR_ROW_FN(softcap_ref);
 WR_ROW_FN(dropout_ref);
 WR_ROW_FN(gelu_bwd_ref);
-
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 WR_ROW_FN(add_ref) {
   const wr_arg *a = &c->args[ADD_A], *b = &c->args[ADD_B];
@@ -36,40 +35,34 @@ WR_ROW_FN(axpby_ref) {
       }
 }
 
-WR_ROW_FN(swiglu_ref) {
-  const wr_arg *gate = &c->args[SWIGLU_GATE], *up = &c->args[SWIGLU_UP];
+WR_ROW_FN(glu_ref) {
+  const wr_arg *gate = &c->args[GLU_GATE], *up = &c->args[GLU_UP];
+  const wr_act act = ((const wr_glu_params *)c->params)->act;
   int64_t inner = wr_inner(gate), begin, end;
-  while (wr_take(w, 0, wr_live_rows(c, SWIGLU_GATE), 1, &begin, &end))
+  while (wr_take(w, 0, wr_live_rows(c, GLU_GATE), 1, &begin, &end))
     for (int64_t r = begin; r < end; r++)
-      for (int64_t i = 0; i < inner; i++) {
-        double g = wr_get(gate, r, i);
-        wr_ref_put(c, SWIGLU_Y, r, i, g * sigmoid(g) * wr_get(up, r, i));
-      }
+      for (int64_t i = 0; i < inner; i++) wr_ref_put(c, GLU_Y, r, i, wr_ref_act(act, wr_get(gate, r, i)) * wr_get(up, r, i));
 }
 
-WR_ROW_FN(swiglu_bwd_ref) {
-  const wr_arg *gate = &c->args[SWIGLU_BWD_GATE], *up = &c->args[SWIGLU_BWD_UP], *dy = &c->args[SWIGLU_BWD_DY];
+WR_ROW_FN(glu_bwd_ref) {
+  const wr_arg *gate = &c->args[GLU_BWD_GATE], *up = &c->args[GLU_BWD_UP], *dy = &c->args[GLU_BWD_DY];
+  const wr_act act = ((const wr_glu_params *)c->params)->act;
   int64_t inner = wr_inner(gate), begin, end;
-  while (wr_take(w, 0, wr_live_rows(c, SWIGLU_BWD_GATE), 1, &begin, &end))
+  while (wr_take(w, 0, wr_live_rows(c, GLU_BWD_GATE), 1, &begin, &end))
     for (int64_t r = begin; r < end; r++)
       for (int64_t i = 0; i < inner; i++) {
-        double g = wr_get(gate, r, i), u = wr_get(up, r, i), d = wr_get(dy, r, i), s = sigmoid(g);
-        wr_ref_put(c, SWIGLU_BWD_DGATE, r, i, d * u * s * (1 + g * (1 - s)));
-        wr_ref_put(c, SWIGLU_BWD_DUP, r, i, d * g * s);
+        double g = wr_get(gate, r, i), u = wr_get(up, r, i), d = wr_get(dy, r, i);
+        wr_ref_put(c, GLU_BWD_DGATE, r, i, d * u * wr_ref_act_slope(act, g));
+        wr_ref_put(c, GLU_BWD_DUP, r, i, d * wr_ref_act(act, g));
       }
 }
-
-static const double root = 0.79788456080286535588, cube = 0.044715; /* sqrt(2 / pi) */
 
 WR_ROW_FN(gelu_ref) {
   const wr_arg *x = &c->args[GELU_X];
   int64_t inner = wr_inner(x), begin, end;
   while (wr_take(w, 0, wr_live_rows(c, GELU_X), 1, &begin, &end))
     for (int64_t r = begin; r < end; r++)
-      for (int64_t i = 0; i < inner; i++) {
-        double a = wr_get(x, r, i);
-        wr_ref_put(c, GELU_Y, r, i, a / 2 * (1 + tanh(root * (a + cube * a * a * a))));
-      }
+      for (int64_t i = 0; i < inner; i++) wr_ref_put(c, GELU_Y, r, i, wr_ref_act(WR_GELU, wr_get(x, r, i)));
 }
 
 WR_ROW_FN(gelu_bwd_ref) {
@@ -77,11 +70,17 @@ WR_ROW_FN(gelu_bwd_ref) {
   int64_t inner = wr_inner(x), begin, end;
   while (wr_take(w, 0, wr_live_rows(c, GELU_BWD_X), 1, &begin, &end))
     for (int64_t r = begin; r < end; r++)
-      for (int64_t i = 0; i < inner; i++) {
-        double a = wr_get(x, r, i), t = tanh(root * (a + cube * a * a * a));
-        wr_ref_put(c, GELU_BWD_DX, r, i,
-                   wr_get(dy, r, i) * ((1 + t) / 2 + a / 2 * (1 - t * t) * root * (1 + 3 * cube * a * a)));
-      }
+      for (int64_t i = 0; i < inner; i++)
+        wr_ref_put(c, GELU_BWD_DX, r, i, wr_get(dy, r, i) * wr_ref_act_slope(WR_GELU, wr_get(x, r, i)));
+}
+
+WR_ROW_FN(softcap_ref) {
+  const wr_arg *x = &c->args[SOFTCAP_X];
+  const double cap = (double)((const wr_softcap_params *)c->params)->cap;
+  int64_t inner = wr_inner(x), begin, end;
+  while (wr_take(w, 0, wr_live_rows(c, SOFTCAP_X), 1, &begin, &end))
+    for (int64_t r = begin; r < end; r++)
+      for (int64_t i = 0; i < inner; i++) wr_ref_put(c, SOFTCAP_Y, r, i, cap * tanh(wr_get(x, r, i) / cap));
 }
 
 WR_ROW_FN(dropout_ref) {

@@ -272,9 +272,9 @@ bool wr_fuse_rmsnorm_matmul(wr_program *p, wr_instr *producer, wr_instr *consume
   return true;
 }
 
-/* silu(x w^T) * (x up^T): the two products of a gated feed-forward and the gate itself. The producer is the product that is gated. */
-bool wr_fuse_matmul_swiglu(wr_program *p, wr_instr *producer, wr_instr *consumer);
-bool wr_fuse_matmul_swiglu(wr_program *p, wr_instr *producer, wr_instr *consumer) {
+/* act(x w^T) * (x up^T): the two products of a gated feed-forward and the gate itself. The producer is the product that is gated. */
+bool wr_fuse_matmul_glu(wr_program *p, wr_instr *producer, wr_instr *consumer);
+bool wr_fuse_matmul_glu(wr_program *p, wr_instr *producer, wr_instr *consumer) {
   const int gate = consumer->args[0], up = consumer->args[1], y = consumer->args[2];
   if (producer->args[WR_MM_Y] != gate || up == gate || p->values[up].def < 0 || p->values[up].kind != WR_TEMP) return false;
   wr_instr *other = &p->instrs[p->values[up].def];
@@ -289,20 +289,24 @@ bool wr_fuse_matmul_swiglu(wr_program *p, wr_instr *producer, wr_instr *consumer
     return false;
   for (int a = WR_MM_X; a <= WR_MM_NORM; a++)
     if (producer->args[a] >= 0 && written_between(p, producer->args[a], producer, consumer)) return false;
+  wr_matmul_params *params = wr_arena_alloc(&p->arena, sizeof *params);
+  if (!params) return false;
+  *params = *(const wr_matmul_params *)producer->params;
+  params->act = ((const wr_glu_params *)consumer->params)->act;
   const int args[] = {producer->args[WR_MM_X],    producer->args[WR_MM_W], WR_NONE, WR_NONE,
                       producer->args[WR_MM_NORM], other->args[WR_MM_W],    y};
   for (int a = 0; a < WR_MAX_ARGS; a++) consumer->args[a] = a <= WR_MM_Y ? args[a] : WR_NONE;
   consumer->op = producer->op;
-  consumer->params = producer->params;
+  consumer->params = params;
   producer->op = other->op = NULL;
   return true;
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- cases */
 
-/* m n k w=dtype layout bias res x=dtype heads norm up */
+/* m n k w=dtype layout bias res x=dtype heads norm up gelu=1: the gate's */
 static weir_status matmul_case(wr_case *c, wr_program *p) {
-  const wr_matmul_params params = {wr_case_int(c, "heads", 0), 1e-5f};
+  const wr_matmul_params params = {wr_case_int(c, "heads", 0), 1e-5f, wr_case_int(c, "gelu", 0) ? WR_GELU : WR_SILU};
   const int64_t m = wr_case_int(c, "m", 1), n = wr_case_int(c, "n", 16), k = wr_case_int(c, "k", 64);
   const int float_type = wr_case_dtype(c, "x", WR_F32);
   wr_vtype w = wr_rule_type(wr_case_dtype(c, "w", WR_F32), WR_LIVE_ALL, n, k, 0, 0);

@@ -2,7 +2,7 @@
  *
  *   matmul      y[m, n]  = sum_k x[m, k] w[n, k]  (+ bias[n]) (+ res[m, n])
  *               fused, only by the fuse pass: norm[K], x is RMSNorm(x) with this weight and eps instead; up[N, K] like w, and
- *               y = silu(x w^T) * (x up^T)
+ *               y = act(x w^T) * (x up^T)
  *   matmul_dx   dx[m, k] = sum_n dy[m, n] w[n, k]
  *   matmul_dw   dw[n, k] = sum_m dy[m, n] x[m, k]      dbias[n] = sum_m dy[m, n]
  *
@@ -14,9 +14,10 @@
 #define WR_OPS_MATMUL_H
 
 #include "core/core.h"
+#include "ops/elementwise/elementwise.h" /* wr_act */
 
 /* The output's rows are split into so many heads, [M, heads, N / heads]; 0: [M, N]. The same bytes, seen as the next op wants them. */
-typedef struct wr_matmul_params { int64_t heads; float eps; } wr_matmul_params; /* eps: of norm */
+typedef struct wr_matmul_params { int64_t heads; float eps; wr_act act; } wr_matmul_params; /* eps: of norm; act: with up */
 
 typedef struct wr_matmul_dw_params { wr_layout layout; } wr_matmul_dw_params; /* of dw */
 

@@ -7,7 +7,7 @@
  *
  * Float weights (F16, BF16, F32), class f32k: acc = fma(w, x, acc), k ascending.
  *
- * y = (acc + bias) + res, or with a fused gate silu(acc) * (acc of up). A fused norm is applied to a row of x just before it is quantised.
+ * y = (acc + bias) + res, or with a fused gate act(acc) * (acc of up). A fused norm is applied to a row of x just before it is quantised.
  * Order and rounding are those of one output element alone. So the number of rows, the tile, who takes
  * which group, and the instruction set change no bit.
  *
@@ -19,6 +19,7 @@
  * Prefetch distance and tiles: doc/notes/0001-pack16.md.
  */
 #include "core/core.h"
+#include "ops/act_i.h"
 #include "ops/arg_i.h"
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_i.h"
@@ -170,12 +171,11 @@ WR_INLINE void finish(const wr_call *c, int64_t row, int64_t group, int R, const
 /* The same for a fused gate: the accumulators of both products. */
 WR_INLINE void finish_gate(const wr_call *c, int64_t row, int64_t group, int R, const v16 *acc, const v16 *up, int acc_step) {
   const wr_arg *y = &c->args[WR_MM_Y];
+  const wr_act act = ((const wr_matmul_params *)c->params)->act;
   const int64_t n = group * 16;
   const int live = (int)WR_MIN(wr_inner(y) - n, (int64_t)16);
-  for (int r = 0; r < R; r++) {
-    const v16 g = acc[r * acc_step];
-    v16_store_n(wr_arg_f32(y, row + r) + n, v16_mul(v16_mul(g, v16_sigmoid(g)), up[r * acc_step]), live);
-  }
+  for (int r = 0; r < R; r++)
+    v16_store_n(wr_arg_f32(y, row + r) + n, v16_mul(wr_act_v16(act, acc[r * acc_step]), up[r * acc_step]), live);
 }
 
 /* R rows from `row` against up to G groups from `group`; groups that are not there (past `end`) are computed as the last and

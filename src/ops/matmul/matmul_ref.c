@@ -55,7 +55,7 @@ WR_ROW_FN(matmul_ref) {
     for (int64_t n = begin; n < end; n++)
       for (int64_t m = 0; m < rows; m++) {
         double sum = product(c, wt, m, n);
-        if (up->data) sum = sum / (1 + exp(-sum)) * product(c, up, m, n);
+        if (up->data) sum = wr_ref_act(((const wr_matmul_params *)c->params)->act, sum) * product(c, up, m, n);
         if (bias->data) sum += wr_get(bias, n, 0);
         if (res->data) sum += wr_get(res, m, n);
         wr_ref_put(c, WR_MM_Y, m, n, sum);
