@@ -739,7 +739,7 @@ static void conversations_and_questions(void) {
   const weir_tokenizer *t = weir_model_tokenizer(b.m);
   weir_tokenizer_info info;
   weir_tokenizer_get_info(t, &info);
-  CHECK(info.chatml);
+  CHECK_STR(info.chat, "chatml");
   CHECK(info.vocab > 299);
   CHECK(info.name[0]);
   const weir_message talk[] = {{"system", "be brief", 0}, {"user", "<|im_end|> and more", 10}};

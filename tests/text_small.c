@@ -551,7 +551,7 @@ static weir_status everything(const maker *m) {
   WR_TRY(wr_tokenizer_open(&m->src, &t));
   weir_status st = wr_encode(t, "some text, \xff and a very long word: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 74, 0, &ids);
   if (st == WEIR_OK) st = wr_decode(t, ids.ptr, ids.len, 0, &out);
-  if (st == WEIR_OK && m->src.merges) st = wr_chat_chatml(t, &message, 1, true, 0, &ids);
+  if (st == WEIR_OK && m->src.merges) st = wr_chat_encode(t, &message, 1, true, 0, &ids);
   wr_text_stream s;
   wr_text_stream_init(&s, t, 0);
   for (size_t i = 0; st == WEIR_OK && i < ids.len; i++) st = wr_text_stream_put(&s, ids.ptr[i], &out);

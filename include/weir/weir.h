@@ -131,7 +131,7 @@ typedef struct weir_tokenizer_info {
   int vocab;
   weir_token bos, eos, unk; /* -1: none */
   bool add_bos, add_eos;   /* what the file asks encode to do */
-  bool chatml;             /* has <|im_start|> and <|im_end|>: weir_tokenizer_chat works */
+  const char *chat;        /* the format of weir_tokenizer_chat, by the control tokens that there are: "chatml", "gemma"; NULL: none */
 } weir_tokenizer_info;
 void weir_tokenizer_get_info(const weir_tokenizer *t, weir_tokenizer_info *out);
 
@@ -154,8 +154,9 @@ typedef struct weir_message {
   const char *content;     /* bytes; never read as special tokens */
   size_t content_bytes;    /* 0 and content not NULL: strlen(content) */
 } weir_message;
-/* A conversation in ChatML, and with `answer` the beginning of the assistant's turn. EUNSUPPORTED: the vocabulary has no ChatML
- * tokens. *tokens: weir_free. */
+/* A conversation in the vocabulary's format, and with `answer` the beginning of the assistant's turn. ChatML takes any roles in any order;
+ * Gemma's has user and assistant in turn (EUSAGE else), and puts a system's message, the first, before the user's. EUNSUPPORTED: the
+ * vocabulary has the tokens of neither. *tokens: weir_free. */
 weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *messages, size_t n, bool answer,
                                 weir_token **tokens, size_t *n_tokens);
 
@@ -438,7 +439,7 @@ typedef struct weir_generate_options {
   bool ignore_eos;         /* the vocabulary's end tokens do not stop */
   bool parse_special;      /* text prompt: special tokens in it count as such */
   bool show_special;       /* text of special tokens appears in the answer */
-  bool chat;               /* text prompt: it is the user's message of a ChatML conversation */
+  bool chat;               /* text prompt: it is the user's message of a conversation */
   const char *system;      /* with chat: the system message; NULL: none */
   bool profile;            /* fill weir_result.profile: times every kernel, costs a few percent. Of forks, one at a time */
   bool no_limit;           /* do not measure the limit (saves a few tens of milliseconds) */

@@ -57,7 +57,7 @@ static weir_status encode_prompt(const weir_model *m, const char *prompt, size_t
   size_t count = 0;
   if (o->system) messages[count++] = (wr_chat_message){"system", o->system, strlen("system"), strlen(o->system)};
   messages[count++] = (wr_chat_message){"user", prompt, strlen("user"), n};
-  return wr_chat_chatml(t, messages, count, true, WR_TEXT_ADD_SPECIAL, ids);
+  return wr_chat_encode(t, messages, count, true, WR_TEXT_ADD_SPECIAL, ids);
 }
 
 static weir_status encode(const weir_model *m, const weir_request *q, const weir_generate_options *o, wr_ids *ids) {

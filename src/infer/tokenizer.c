@@ -57,7 +57,7 @@ void weir_tokenizer_get_info(const weir_tokenizer *t, weir_tokenizer_info *out) 
                                .unk = ids->unk,
                                .add_bos = ids->add_bos,
                                .add_eos = ids->add_eos,
-                               .chatml = wr_chat_has_chatml(t->t)};
+                               .chat = wr_chat_format(t->t)};
 }
 
 /* What a helper gathered becomes the caller's. An empty list is still an address. */
@@ -118,7 +118,7 @@ weir_status weir_tokenizer_chat(const weir_tokenizer *t, const weir_message *mes
     if (!m->content_bytes && m->content) list[i].content_len = strlen(m->content);
   }
   wr_ids ids = {0};
-  const weir_status s = wr_chat_chatml(t->t, list, n, answer, WR_TEXT_ADD_SPECIAL, &ids);
+  const weir_status s = wr_chat_encode(t->t, list, n, answer, WR_TEXT_ADD_SPECIAL, &ids);
   wr_free(list);
   return give_ids(&ids, s, tokens, n_tokens);
 }

@@ -9,7 +9,8 @@
 #include "model/step_i.h"
 
 static const wr_arch archs[] = {
-#define ARCH(name, block, step, rope, eps_key, doc) {name, WR_BLOCK_##block, wr_step_##step, WR_ROPE_##rope, eps_key, doc},
+#define ARCH(name, block, step, rope, eps_key, every, doc) \
+  {name, WR_BLOCK_##block, wr_step_##step, WR_ROPE_##rope, eps_key, every, doc},
 #include "model/architectures.def"
 #undef ARCH
 };
@@ -126,6 +127,11 @@ weir_status wr_hparams_read(const wr_gguf *g, wr_hparams *out) {
                    (long long)h.vocab_key, (long long)h.vocab);
   *out = h;
   return WEIR_OK;
+}
+
+int64_t wr_layer_window(const wr_hparams *h, int64_t layer) {
+  if (h->window > INT32_MAX) return 0; /* longer than any context */
+  return h->window_every && layer % h->window_every == h->window_every - 1 ? 0 : h->window;
 }
 
 weir_status wr_context_check(const wr_hparams *h, int64_t context_tok) {

@@ -6,7 +6,7 @@
  *
  *   hparams.c   the tables architectures.def and hparams.def, read        weights.c   tensors.def: found, checked, typed
  *   pack.c      the packed file: made, mapped, listed, cleared            model.c     opening
- *   step.c      a step as a program; llama.c, gpt2.c: their layers
+ *   step.c      a step as a program; llama.c, gemma.c, gpt2.c: their layers
  *   spec.c      what is to be trained: presets.def, checks, costs         train.c     its program; train_llama.c, train_gpt2.c: layers
  *
  * A model is read-only once it is open: any number of threads may build programs from it.
@@ -19,7 +19,15 @@
 #include "ops/attention/attention.h" /* WR_KV_PAGE: positions a page of the cache */
 
 /* ---- hyper-parameters */
-typedef enum wr_block { WR_BLOCK_LLAMA = 1, WR_BLOCK_GPT2 = 2, WR_BLOCK_ALL = 3 } wr_block;
+typedef enum wr_block {
+  WR_BLOCK_LLAMA = 1,
+  WR_BLOCK_GPT2 = 2,
+  WR_BLOCK_GEMMA2 = 4,
+  WR_BLOCK_GEMMA3 = 8,
+  WR_BLOCK_GEMMA = WR_BLOCK_GEMMA2 | WR_BLOCK_GEMMA3,
+  WR_BLOCK_GATED = WR_BLOCK_LLAMA | WR_BLOCK_GEMMA, /* q, k and v are three matrices, the feed-forward has a gate */
+  WR_BLOCK_ALL = WR_BLOCK_GATED | WR_BLOCK_GPT2
+} wr_block;
 typedef enum wr_rope_order { WR_ROPE_NONE, WR_ROPE_PAIRS, WR_ROPE_HALVES } wr_rope_order;
 struct wr_step_builder;
 typedef struct wr_arch {
@@ -28,6 +36,7 @@ typedef struct wr_arch {
   int (*step)(struct wr_step_builder *b, int embedded); /* appends the layers and the last norm: the value of the hidden rows */
   wr_rope_order rope;
   const char *eps_key;
+  int64_t window_every; /* of so many layers the last has no window; 0: all have it. The file may say otherwise */
   const char *doc;
 } wr_arch;
 
@@ -47,6 +56,8 @@ typedef struct wr_hparams {
 } wr_hparams;
 /* Reads and cross-checks everything that the header alone decides; vocab comes from the embedding's shape. */
 weir_status wr_hparams_read(const wr_gguf *g, wr_hparams *out);
+/* How many positions, its own included, a layer attends to; 0: all. */
+int64_t wr_layer_window(const wr_hparams *h, int64_t layer);
 /* EUSAGE: a context of so many tokens is longer than the model's table of positions. */
 weir_status wr_context_check(const wr_hparams *h, int64_t context_tok);
 
@@ -58,6 +69,7 @@ weir_status wr_context_check(const wr_hparams *h, int64_t context_tok);
   X(FF, h->ff, "feed_forward_length") \
   X(QUERY, h->heads * h->key_width, "attention.head_count x head width") \
   X(KEY, h->kv_heads * h->key_width, "attention.head_count_kv x head width") \
+  X(KEY_HEAD, h->key_width, "head width") \
   X(CONTEXT, h->trained_tok, "context_length") \
   X(QKV, h->heads * h->key_width + h->kv_heads * (h->key_width + h->value_width), "rows of q, k and v together") \
   X(VALUE, h->kv_heads * h->value_width, "attention.head_count_kv x head width") \

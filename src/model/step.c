@@ -1,8 +1,8 @@
 /* The program of a step over rows of tokens and a paged KV cache:
  *
- *   x = embed(tokens);  x = the architecture's layers(x);  logits = x W
+ *   x = embed(tokens);  x = the architecture's layers(x);  logits = x W, with a soft cap where the model has one
  *
- * and what the architectures' builders have in common. */
+ * and what the architectures' builders have in common. Reference: Peng et al. 2023 (YaRN). */
 #include "model/step_i.h"
 
 #include <math.h>
@@ -37,6 +37,23 @@ int wr_step_rows(wr_step_builder *b, wr_tensor_id id, int64_t first, int64_t row
   return bound(b, w, name, first, rows);
 }
 
+int wr_step_heads(wr_step_builder *b, int x, wr_tensor_id w, wr_tensor_id bias, int64_t heads) {
+  const int matrix = wr_step_weight(b, b->layer, w);
+  const int add = wr_step_weight(b, b->layer, bias);
+  return wr_matmul_heads(b->p, x, matrix, add, WR_NONE, heads);
+}
+
+int wr_step_norm(wr_step_builder *b, int x, int layer, wr_tensor_id id) {
+  return wr_rmsnorm(b->p, x, wr_step_weight(b, layer, id), (float)b->m->h.eps);
+}
+
+int wr_step_gated(wr_step_builder *b, int x, wr_act act, int residual) {
+  const int gate = wr_step_linear(b, x, WR_T_FFN_GATE, WR_T_FFN_GATE_BIAS, WR_NONE);
+  const int up = wr_step_linear(b, x, WR_T_FFN_UP, WR_T_FFN_UP_BIAS, WR_NONE);
+  const int mixed = wr_glu(b->p, act, gate, up);
+  return wr_step_linear(b, mixed, WR_T_FFN_DOWN, WR_T_FFN_DOWN_BIAS, residual);
+}
+
 int wr_step_linear(wr_step_builder *b, int x, wr_tensor_id w, wr_tensor_id bias, int residual) {
   const int matrix = wr_step_weight(b, b->layer, w);
   const int add = wr_step_weight(b, b->layer, bias);
@@ -55,7 +72,26 @@ static int cache(wr_step_builder *b, const char *kind, wr_layout layout, int64_t
   return wr_value_new(b->p, WR_STATE, name, &t);
 }
 
-int wr_step_attention(wr_step_builder *b, int x, int q, int k, int v) {
+wr_rope_params wr_step_rope(const wr_hparams *h) {
+  wr_rope_params r = {.n_dims = (int)h->rope_dims,
+                      .neox = h->arch->rope == WR_ROPE_HALVES,
+                      .theta = (float)h->rope_base,
+                      .freq_scale = 1,
+                      .attn_factor = (float)h->rope_attn_factor};
+  if (h->scaling != WR_SCALING_NONE) r.freq_scale = (float)(1 / h->rope_factor);
+  if (h->scaling == WR_SCALING_YARN) {
+    r.ext_factor = (float)h->yarn_ext_factor;
+    /* The key is transformers' attention_factor: in the place of what the op derives from the scale, not on top of it. */
+    const double derived = h->yarn_ext_factor != 0 ? 1 + 0.1 * log(fmax(h->rope_factor, 1)) : 1;
+    if (h->yarn_attn_factor > 0) r.attn_factor = (float)(h->rope_attn_factor * h->yarn_attn_factor / derived);
+    r.beta_fast = (float)h->yarn_beta_fast;
+    r.beta_slow = (float)h->yarn_beta_slow;
+    r.orig_ctx = (int)WR_MIN(h->rope_orig_tok ? h->rope_orig_tok : h->trained_tok, (int64_t)INT32_MAX);
+  }
+  return r;
+}
+
+int wr_step_mix(wr_step_builder *b, int *x, int q, int k, int v, double scale) {
   const wr_hparams *h = &b->m->h;
   wr_program *p = b->p;
   const int keys = cache(b, "k", wr_keys_layout(b->shape->kv), h->key_width, WR_KV_PAGE);
@@ -63,13 +99,18 @@ int wr_step_attention(wr_step_builder *b, int x, int q, int k, int v) {
   b->io->k[b->layer] = keys;
   b->io->v[b->layer] = values;
   wr_kv_store(p, k, v, keys, values, b->io->slot);
-  wr_attention_params params = {.scale = (float)(1 / sqrt((double)h->key_width))};
-  if (h->window < INT32_MAX) params.window = (int)h->window; /* a longer one is none */
+  const wr_attention_params params = {
+      .scale = (float)scale, .window = (int)wr_layer_window(h, b->layer), .softcap = (float)h->attn_softcap};
   int mixed = wr_attention_paged(p, q, keys, values, b->io->seq, b->io->pos, b->io->page_table, &params);
   if (b->layer == h->layers - 1) {
     mixed = wr_gather(p, mixed, b->io->out_rows);
-    x = wr_gather(p, x, b->io->out_rows);
+    *x = wr_gather(p, *x, b->io->out_rows);
   }
+  return mixed;
+}
+
+int wr_step_attention(wr_step_builder *b, int x, int q, int k, int v) {
+  const int mixed = wr_step_mix(b, &x, q, k, v, 1 / sqrt((double)b->m->h.key_width));
   return wr_step_linear(b, mixed, WR_T_ATTN_OUTPUT, WR_T_ATTN_OUTPUT_BIAS, x);
 }
 
@@ -103,6 +144,7 @@ weir_status wr_step_build(wr_program *p, const wr_model *m, const wr_step_shape 
   int x = wr_embed(p, embedding, io.tokens);
   x = h->arch->step(&b, x);
   io.logits = wr_matmul(p, x, output, WR_NONE, WR_NONE);
+  if (h->logit_softcap > 0) io.logits = wr_softcap(p, io.logits, (float)h->logit_softcap);
   wr_mark_output(p, io.logits);
   WR_TRY(wr_pass_fuse(p));
   *out = io;

@@ -1,4 +1,4 @@
-/* text: between bytes and token ids. Tokenizers as GGUF files carry them, streams that never cut a character, ChatML.
+/* text: between bytes and token ids. Tokenizers as GGUF files carry them, streams that never cut a character, chats.
  *
  * Kinds, by tokenizer.ggml.model: "gpt2", byte-level BPE with ranked merges over words that a pre-tokenizer cuts
  * (tokenizer.ggml.pre: the rows of pretok.def), and "llama", SentencePiece's BPE with scores and byte fallback. A third, "metaspace",
@@ -157,16 +157,16 @@ weir_status wr_bpe_trainer_finish(wr_bpe_trainer *b, wr_bpe_progress *progress, 
 void wr_bpe_trainer_get_report(const wr_bpe_trainer *b, wr_bpe_report *out);
 void wr_bpe_trainer_close(wr_bpe_trainer *b); /* NULL allowed */
 
-/* ---- chat, ChatML only: <|im_start|>role\ncontent<|im_end|>\n … The scaffolding is control tokens; role and content are text,
- * whatever they spell. EUNSUPPORTED when the vocabulary lacks <|im_start|> or <|im_end|>; EUSAGE for a role that is not
- * 1 to 32 of [A-Za-z0-9_-]. */
+/* ---- chat: ChatML or Gemma's format, by the control tokens that the vocabulary has; chat.c says what they are. The scaffolding is
+ * control tokens; role and content are text, whatever they spell. EUNSUPPORTED when the vocabulary has neither's; EUSAGE for a role that
+ * is not 1 to 32 of [A-Za-z0-9_-], and for an order of roles that the format does not have. */
 typedef struct wr_chat_message {
   const char *role, *content;
   size_t role_len, content_len;
 } wr_chat_message;
-bool wr_chat_has_chatml(const wr_tokenizer *t);
-/* generate: ends with <|im_start|>assistant\n. flags: WR_TEXT_ADD_SPECIAL (BOS only), WR_TEXT_LOSSY. Appends. */
-weir_status wr_chat_chatml(const wr_tokenizer *t, const wr_chat_message *messages, size_t n, bool generate, unsigned flags,
+const char *wr_chat_format(const wr_tokenizer *t); /* "chatml", "gemma"; NULL: neither */
+/* generate: ends where the assistant's answer begins. flags: WR_TEXT_ADD_SPECIAL (BOS only), WR_TEXT_LOSSY. Appends. */
+weir_status wr_chat_encode(const wr_tokenizer *t, const wr_chat_message *messages, size_t n, bool generate, unsigned flags,
                            wr_ids *out);
 
 #endif

@@ -162,7 +162,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = given; i < s.n_tokens && i < given + 8; i++) try_text(t, e, tokens[i].ptr, tokens[i].len, flags, spm);
     wr_chat_message m = {"user", text, 4, n};
     wr_ids ids = {0};
-    st = wr_chat_chatml(t, &m, 1, flags & 1, flags, &ids);
+    st = wr_chat_encode(t, &m, 1, flags & 1, flags, &ids);
     must(st == WEIR_OK || st == WEIR_EUNSUPPORTED);
     wr_ids_free(&ids);
     wr_encoder_close(e);
