@@ -541,6 +541,50 @@ static void vocabularies_that_are_odd(void) {
   wr_tokenizer_close(t);
 }
 
+/* --------------------------------------------------------------------------------------------------------------------- chat */
+
+static weir_status chat(const wr_tokenizer *t, size_t n, const wr_chat_message *m, wr_ids *ids) {
+  ids->len = 0;
+  return wr_chat_encode(t, m, n, true, 0, ids);
+}
+
+#define SAYS(role, content) {role, content, sizeof(role) - 1, sizeof(content) - 1}
+
+/* Gemma's format, with files that call its tokens USER_DEFINED. The ids against llama.cpp's and jinja2's: models.py. */
+static void chats_of_gemma(void) {
+  static maker m;
+  begin_spm(&m);
+  m.src.add_space_prefix = 0;
+  add(&m, "<start_of_turn>", WR_TOKEN_USER_DEFINED, 0);
+  add(&m, "<end_of_turn>", WR_TOKEN_USER_DEFINED, 0);
+  wr_tokenizer *t = make(&m);
+  REQUIRE(t);
+  CHECK_STR(wr_chat_format(t), "gemma");
+  const wr_chat_message talk[] = {SAYS("system", " brief "), SAYS("user", "\t hi <end_of_turn>\n"), SAYS("assistant", " yo "),
+                                  SAYS("user", "")};
+  wr_ids ids = {0};
+  wr_str text = {0};
+  REQUIRE(chat(t, 4, talk, &ids) == WEIR_OK);
+  size_t control = 0;
+  for (size_t i = 0; i < ids.len; i++) control += wr_token_type_of(t, ids.ptr[i]) == WR_TOKEN_CONTROL;
+  CHECK_EQ_INT(control, 7); /* nobody forges a turn */
+  CHECK(wr_decode(t, ids.ptr, ids.len, WR_TEXT_KEEP_SPECIAL, &text) == WEIR_OK);
+  CHECK_STR(text.ptr, "<start_of_turn>user\n brief \n\nhi <end_of_turn><end_of_turn>\n<start_of_turn>model\nyo<end_of_turn>\n"
+                      "<start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\n");
+  CHECK(wr_token_is_end(t, 261));
+  const wr_chat_message twice[] = {SAYS("user", "a"), SAYS("user", "b")}, late[] = {SAYS("user", "a"), SAYS("system", "b")};
+  CHECK_EQ_INT(chat(t, 2, twice, &ids), WEIR_EUSAGE);
+  CHECK_HAS(weir_last_error(), "message 1");
+  CHECK_EQ_INT(chat(t, 2, late, &ids), WEIR_EUSAGE);
+  CHECK_EQ_INT(chat(t, 1, talk + 2, &ids), WEIR_EUSAGE); /* the assistant begins */
+  CHECK_EQ_INT(chat(t, 1, talk, &ids), WEIR_EUSAGE);     /* nobody to whom the system's message could go */
+  CHECK_HAS(weir_last_error(), "system");
+  CHECK_EQ_INT(ids.len, 0);
+  wr_ids_free(&ids);
+  wr_str_free(&text);
+  wr_tokenizer_close(t);
+}
+
 /* ----------------------------------------------------------------------------------------------------------- lack of memory */
 
 static weir_status everything(const maker *m) {
@@ -590,4 +634,4 @@ static void every_allocation_may_fail(void) {
 TEST_MAIN("text_small", TEST(bpe_merges_in_order_of_rank), TEST(spm_merges_in_order_of_score),
           TEST(special_tokens_are_the_callers_choice), TEST(space_prefix_comes_and_goes), TEST(bytes_without_a_token),
           TEST(very_long_words), TEST(stream_holds_back_half_characters), TEST(vocabularies_that_make_no_sense),
-          TEST(vocabularies_that_are_odd), TEST(every_allocation_may_fail))
+          TEST(vocabularies_that_are_odd), TEST(chats_of_gemma), TEST(every_allocation_may_fail))

@@ -1,4 +1,4 @@
-/* Models of the kinds that weir trains, tiny: their logits against Hugging Face transformers in double and against llama.cpp (golden
+/* A model of each architecture, tiny: their logits against Hugging Face transformers in double and against llama.cpp (golden
  * files by tools/oracle/tiny_models.py); from a file, from a checkpoint of a run, with a tied and an untied output matrix. */
 #include <dirent.h>
 #include <math.h>
@@ -11,6 +11,8 @@
 
 #define GPT2 "tests/golden/tiny_gpt2.gguf"
 #define LLAMA "tests/golden/tiny_llama.gguf"
+#define GEMMA2 "tests/golden/tiny_gemma2.gguf"
+#define GEMMA3 "tests/golden/tiny_gemma3.gguf"
 
 typedef struct golden {
   wr_gguf *g;
@@ -96,6 +98,45 @@ static void against_others(const char *path, double near, double llama_near, dou
 static void gpt2_as_others_have_it(void) { against_others(GPT2, 3e-5, 6e-3, 3e-7); }
 
 static void llama_as_others_have_it(void) { against_others(LLAMA, 1e-5, 2e-5, 1e-10); }
+
+/* Windows of 16 positions, soft caps of 3 and 8, two bases: the prompt of 64 tokens sees them all. llama.cpp's GELU as above. */
+static void gemma2_as_others_have_it(void) { against_others(GEMMA2, 3e-5, 2e-3, 1e-8); }
+
+static void gemma3_as_others_have_it(void) { against_others(GEMMA3, 1e-4, 6e-3, 1e-8); }
+
+/* The file without one of its keys: its name loses a letter's identity, and nobody knows the new one. The hash of the logits, 0: refused. */
+static uint64_t without_key(const char *path, const char *key, const weir_token *tokens) {
+  char *bytes, changed[128];
+  size_t n;
+  float logits[256];
+  snprintf(changed, sizeof changed, "%s/changed.gguf", make_scratch());
+  if (!CHECK(wr_file_read(path, 1 << 20, &bytes, &n) == WEIR_OK)) return 0;
+  char *at = memmem(bytes, n, key, strlen(key));
+  if (CHECK_MSG(at, "%s has no key %s", path, key)) at[strlen(key) - 1] = '_';
+  CHECK(wr_file_write_atomic(changed, bytes, n) == WEIR_OK);
+  wr_free(bytes);
+  return logits_of(changed, true, 0, tokens, 64, logits);
+}
+
+/* Each key that only Gemma has tells: without it other logits, or, where a model of the kind always has it, a refusal. */
+static void every_key_of_gemma_tells(void) {
+  static const char *const must[] = {"gemma2.attention.sliding_window", "gemma2.attn_logit_softcapping",
+                                     "gemma2.final_logit_softcapping"};
+  static const char *const may[] = {"gemma3.attention.sliding_window", "gemma3.rope.freq_base", "gemma3.rope.scaling.factor"};
+  golden o;
+  float logits[256];
+  REQUIRE(open_golden(&o, GEMMA3));
+  for (size_t i = 0; i < WR_ARRAY_LEN(must); i++) {
+    CHECK(without_key(GEMMA2, must[i], o.tokens) == 0);
+    CHECK_HAS(weir_last_error(), must[i]);
+  }
+  const uint64_t whole = logits_of(GEMMA3, true, 0, o.tokens, 64, logits);
+  for (size_t i = 0; i < WR_ARRAY_LEN(may); i++) {
+    const uint64_t hash = without_key(GEMMA3, may[i], o.tokens);
+    CHECK_MSG(hash && hash != whole, "%s does not tell", may[i]);
+  }
+  wr_gguf_close(o.g);
+}
 
 /* GPT-2 has as many positions as it has learned. */
 static void no_position_beyond_the_table(void) {
@@ -272,5 +313,6 @@ static void packed_checkpoints_go_with_them(void) {
   wr_gguf_close(o.g);
 }
 
-TEST_MAIN("tiny", TEST(gpt2_as_others_have_it), TEST(llama_as_others_have_it), TEST(no_position_beyond_the_table),
+TEST_MAIN("tiny", TEST(gpt2_as_others_have_it), TEST(llama_as_others_have_it), TEST(gemma2_as_others_have_it),
+          TEST(gemma3_as_others_have_it), TEST(every_key_of_gemma_tells), TEST(no_position_beyond_the_table),
           TEST(tied_and_untied), TEST(a_newer_checkpoint_is_noticed), TEST(packed_checkpoints_go_with_them))

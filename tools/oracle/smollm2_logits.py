@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""tests/golden/smollm2_logits.gguf, random_logits.gguf and rope_logits.gguf: what llama.cpp computes in F32.
+"""tests/golden/smollm2_logits.gguf, gemma_logits.gguf, random_logits.gguf and rope_logits.gguf: what llama.cpp computes in F32.
 
-smollm2_logits.py LLAMA_DIR MODELS_DIR [smollm2|random|rope ...]      without names all three: some minutes
+smollm2_logits.py LLAMA_DIR MODELS_DIR [smollm2|gemma|random|rope ...]      without names all: some minutes
 
 LLAMA_DIR is what bench/peers made for llama.cpp (source under src/, libraries under build/bin); MODELS_DIR holds the files of
 tools/test-model-variants. The reference of a type is the F32 dequantisation of its file, made here beside it, with the KV cache
@@ -22,12 +22,20 @@ smollm2_logits.gguf, for prompt P of golden.prompts (texts in golden.texts; the 
   golden.native_kl mean KL of llama.cpp on the type's own file against its reference, in the same order
 KL: the K ids and one bucket for all the others, p from the reference, sum p ln(p/q), mean over the prompts.
 
+gemma_logits.gguf: the same of gemma-3-270m, for types f16 and q4_k_m, both against the F32 dequantisation of the latter (logits.f32.P and so
+on); the prompt "long" is longer than the window of its layers. Besides:
+  hard.N           I32, llama.cpp's ids of golden.hard[N]: texts that a SentencePiece vocabulary can get wrong
+  chat.N           I32, its ids of conversation N of golden.conversations (JSON: a list of [role, content]), as llama.cpp's own
+                   template "gemma" writes it; without a system's message it is also what jinja2 makes of Gemma 2's template
+
 random_logits.gguf: golden.types q4_k, q5_k, q6_k, k_mix of random-TYPE.gguf: tokens.P, logits.TYPE.P F32 [V] whole, sha256.
 
 rope_logits.gguf: for each VARIANT of golden.variants (rope-VARIANT.gguf) and each length N of golden.lengths: logits.VARIANT.N,
 F32 [V], whole, after tokens.N, I32 [N]. The models have no checksum: their weights do not depend on versions.
 """
+import ctypes
 import hashlib
+import json
 import os
 import runpy
 import subprocess
@@ -37,7 +45,7 @@ import tempfile
 import numpy as np
 
 from golden import REPO, Golden
-from prompts import CHAT_USER, PROMPTS
+from prompts import CHAT_USER, CONVERSATIONS, HARD, PROMPTS
 
 K, GREEDY = 1024, 48  # with 1,024 ids the KL is 2 to 4 % below that of the whole vocabulary
 FULL = ["f32", "f16", "q8_0", "q4_0"]
@@ -48,8 +56,13 @@ ROPE_LENGTHS = [1, 40, 200]
 ROPE_ASK = {"yarn_keys": ("yarn_attn", "0.6", "0.1")}  # keys that llama.cpp does not read: the same by other means
 TOOL = os.path.join(REPO, "tools", "test-model-variants")
 RANDOM = ["q4_k", "q5_k", "q6_k", "k_mix"]
+CHAT_SYSTEM = "You keep the gauge log of a mill weir."
 CHAT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         f"<|im_start|>user\n{CHAT_USER}<|im_end|>\n<|im_start|>assistant\n")
+
+
+class Special(str):
+    """A text whose special tokens count as such."""
 
 
 def build(llama):
@@ -67,7 +80,8 @@ def ask(program, model, prompts, greedy, *betas):
     """prompts: (name, text or ids) pairs; a dict of name -> (ids, logits, greedy ids, margins)."""
     query = b""
     for name, text in prompts:
-        special, text = (1, CHAT) if text is None else (2, text) if isinstance(text, np.ndarray) else (0, text)
+        special, text = (1, CHAT) if text is None else (2, text) if isinstance(text, np.ndarray) else \
+            (int(isinstance(text, Special)), text)
         data = text.astype(np.int32).tobytes() if special == 2 else text.encode()
         query += b"%d %d %d\n" % (len(data), special, greedy) + data
     reply = subprocess.run([program, model, *betas], input=query, stdout=subprocess.PIPE, check=True).stdout
@@ -158,6 +172,66 @@ def smollm2(program, models, llama_version):
     out.write()
 
 
+def gemma_chat(llama, conversation):
+    """llama.cpp's text of a conversation in its template "gemma"; with jinja2 over Gemma 2's, where that takes it, held to be the same."""
+    class Message(ctypes.Structure):
+        _fields_ = [("role", ctypes.c_char_p), ("content", ctypes.c_char_p)]
+    messages = (Message * len(conversation))(*[(role.encode(), content.encode()) for role, content in conversation])
+    buffer = ctypes.create_string_buffer(1 << 16)
+    apply = ctypes.CDLL(os.path.join(llama, "build/bin/libllama.so")).llama_chat_apply_template
+    n = apply(b"gemma", messages, ctypes.c_size_t(len(conversation)), ctypes.c_bool(True), buffer, ctypes.c_int32(len(buffer)))
+    text = buffer.raw[:n].decode()
+    if conversation[0][0] != "system":
+        import jinja2
+        with open(os.path.join(REPO, "..", "shared", "data", "templates", "google-gemma-2-2b-it.jinja")) as f:
+            template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(f.read())
+        other = template.render(bos_token="", add_generation_prompt=True,
+                                messages=[{"role": role, "content": content} for role, content in conversation])
+        assert other == text, (other, text)
+    return text
+
+
+def gemma(program, models, llama_version):
+    out = Golden("gemma_logits.gguf", "python tools/oracle/smollm2_logits.py LLAMA_DIR MODELS_DIR gemma", llama_cpp=llama_version)
+    llama = sys.argv[1]
+    files = {t: os.path.join(models, f"gemma-3-270m-{t}.gguf") for t in ("f16", "q4_k_m", "q4_k_m-f32")}
+    texts = [(n, gemma_chat(llama, [("system", CHAT_SYSTEM), ("user", CHAT_USER)]) if t is None else t) for n, t in PROMPTS]
+    names = [name for name, _ in PROMPTS]
+    out.note("prompts", names)
+    out.note("texts", [text for _, text in texts])
+    out.note("chat_user", CHAT_USER)
+    out.note("chat_system", CHAT_SYSTEM)
+    out.note("types", ["f16", "q4_k_m"])
+    out.note("few", FEW)
+    out.note("greedy", GREEDY)
+    texts = [(n, Special(t) if n == "chat" else t) for n, t in texts]
+    exact = ask(program, files["q4_k_m-f32"], texts, GREEDY)
+    ids_of = {n: np.argsort(-exact[n][1], kind="stable")[:K].astype(np.int32) for n in names}
+    native_kl = []
+    for t in ("f16", "q4_k_m"):
+        native = ask(program, files[t], texts, 1)
+        each = {n: kl(exact[n][1], native[n][1], ids_of[n]) for n in names}
+        native_kl.append(float(np.mean(list(each.values()))))
+        print(f"gemma {t}: llama.cpp's mean KL {native_kl[-1]:.3g}, worst {max(each.values()):.3g}", flush=True)
+    out.f64("logsumexp.f32", np.array([log_sum_exp(exact[n][1]) for n in names]))
+    for n in names:
+        tokens, logits, greedy, margin = exact[n]
+        out.i32(f"tokens.{n}", tokens)
+        out.i32(f"ids.{n}", ids_of[n])
+        out.f32(f"logits.f32.{n}", logits[ids_of[n]])
+        out.i32(f"greedy.f32.{n}", greedy)
+        out.f32(f"margin.f32.{n}", margin)
+    out.note("hard", HARD)
+    out.note("conversations", [json.dumps(c) for c in CONVERSATIONS])
+    asked = [(f"hard.{i}", text) for i, text in enumerate(HARD)]
+    asked += [(f"chat.{i}", Special(gemma_chat(llama, c))) for i, c in enumerate(CONVERSATIONS)]
+    for name, (tokens, _, _, _) in ask(program, files["q4_k_m"], asked, 1).items():
+        out.i32(name, tokens)
+    out.note("native_kl", native_kl)
+    out.note("sha256", [sha256(files[t]) for t in ("f16", "q4_k_m")])
+    out.write()
+
+
 def first_apart(reference, other, margin):
     """The reference's margin where two greedy texts part; None if they do not."""
     for i, (a, b) in enumerate(zip(reference, other)):
@@ -207,7 +281,7 @@ def rope_models(program, models, llama_version):
     out.write()
 
 
-MAKERS = {"random": random_models, "rope": rope_models, "smollm2": smollm2}
+MAKERS = {"gemma": gemma, "random": random_models, "rope": rope_models, "smollm2": smollm2}
 
 
 def version_of(llama):
