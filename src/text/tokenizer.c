@@ -76,23 +76,36 @@ static uint32_t slots_for(size_t n) {
 
 static bool is_text(const wr_token *k) { return k->len && !wr_token_is_special(k->type) && k->type != WR_TOKEN_BYTE; }
 
+static weir_status put_name(wr_tokenizer *t, uint32_t id, uint64_t h) {
+  const wr_token *k = &t->tokens[id];
+  for (uint32_t i = (uint32_t)h, probe = 0; probe <= WR_TEXT_MAX_PROBES; i++, probe++) {
+    wr_name_slot *s = &t->names[i & t->names_mask];
+    if (s->id == WR_NO_TOKEN) return *s = (wr_name_slot){(uint32_t)(h >> 32), (int32_t)id}, WEIR_OK;
+    const wr_token *o = &t->tokens[s->id];
+    if (s->tag == (uint32_t)(h >> 32) && o->len == k->len && memcmp(o->ptr, k->ptr, k->len) == 0) return WEIR_OK;
+  }
+  return table_full("tokens");
+}
+
+/* Names and merges are read in a few steps, each for a whole batch, so that the cache misses of a step overlap: half the time to open. */
+enum { BATCH = 32 };
+
 static weir_status build_names(wr_tokenizer *t) {
   uint32_t slots = slots_for(t->n);
   t->names = wr_malloc(slots * sizeof *t->names);
   if (!t->names) return wr_fail_nomem(slots * sizeof *t->names, "the vocabulary's spellings");
   for (uint32_t i = 0; i < slots; i++) t->names[i].id = WR_NO_TOKEN;
   t->names_mask = slots - 1;
-  for (uint32_t id = 0; id < t->n; id++) {
-    const wr_token *k = &t->tokens[id];
-    if (!is_text(k)) continue;
-    uint64_t h = hash_name(k->ptr, k->len);
-    wr_name_slot *s = &t->names[(uint32_t)h & t->names_mask];
-    for (uint32_t i = (uint32_t)h, probe = 0; s->id != WR_NO_TOKEN; s = &t->names[++i & t->names_mask]) {
-      const wr_token *o = &t->tokens[s->id];
-      if (s->tag == (uint32_t)(h >> 32) && o->len == k->len && memcmp(o->ptr, k->ptr, k->len) == 0) break;
-      if (++probe > WR_TEXT_MAX_PROBES) return table_full("tokens");
+  for (uint32_t from = 0; from < t->n; from += BATCH) {
+    uint64_t hash[BATCH];
+    const uint32_t n = WR_MIN((uint32_t)BATCH, t->n - from);
+    for (uint32_t i = 0; i < n; i++) {
+      const wr_token *k = &t->tokens[from + i];
+      hash[i] = is_text(k) ? hash_name(k->ptr, k->len) : 0;
+      __builtin_prefetch(&t->names[(uint32_t)hash[i] & t->names_mask], 1);
     }
-    if (s->id == WR_NO_TOKEN) *s = (wr_name_slot){(uint32_t)(h >> 32), (int32_t)id};
+    for (uint32_t i = 0; i < n; i++)
+      if (is_text(&t->tokens[from + i])) WR_TRY(put_name(t, from + i, hash[i]));
   }
   return WEIR_OK;
 }
@@ -194,8 +207,6 @@ static weir_status put_pair(wr_tokenizer *t, wr_pair_slot pair) {
   return table_full("merges");
 }
 
-/* Merges are read in a few steps, each for a whole batch, so that the cache misses of a step overlap: half the time to open. */
-enum { BATCH = 32 };
 typedef struct part {
   const char *ptr;
   size_t len;
