@@ -289,7 +289,7 @@ static void fill_block(int kind, float *x, int n, wr_rng *rng) {
 static void quantizes_alike_everywhere(void) {
   enum { N = 16 * 256 };
   static float x[N], y[N];
-  static uint8_t all[3][N * 4 + 1], one[256 * 4];
+  static _Alignas(64) uint8_t all[3][N * 4 + 64], one[256 * 4];
   wr_rng rng;
   wr_rng_seed(&rng, 19);
   for (int b = 0; b < N / 256; b++) fill_block(b, x + 256 * b, 256, &rng);

@@ -209,8 +209,11 @@ typedef struct told {
 
 static void tell(void *user, const weir_convert_tensor *t) {
   told *all = user;
-  if (all->n < WR_ARRAY_LEN(tensors)) all->t[all->n] = *t;
-  CHECK_STR(t->name, tensors[all->n++].name);
+  REQUIRE(all->n < WR_ARRAY_LEN(tensors));
+  CHECK_STR(t->name, tensors[all->n].name);
+  all->t[all->n] = *t;
+  all->t[all->n].name = tensors[all->n].name;
+  all->n++;
 }
 
 /* The tensor's bytes are what the quantizer makes of the source's, its errors those of what the bytes mean. */

@@ -139,6 +139,17 @@ static void batches(void) {
   every_allocation(small_batch, &(weir_model_options){.no_pack = true}, true);
 }
 
+static weir_status small_conversion(const weir_model_options *mo) {
+  (void)mo;
+  char path[128];
+  snprintf(path, sizeof path, "%s/small.gguf", make_scratch());
+  const weir_convert_options o = {.type = "q4_k_m", .threads = 2, .force = true};
+  return weir_convert("tests/golden/tiny_llama.gguf", path, &o, NULL);
+}
+
+/* Done without: a second thread. */
+static void converting(void) { every_allocation(small_conversion, NULL, true); }
+
 /* Two steps of a run in a folder, with a checkpoint, from shards that are there. A text sample and the report are done without. */
 static weir_status small_training(const char *folder, const char *shards) {
   weir_context *ctx;
@@ -202,4 +213,4 @@ static void training(void) {
   CHECK_MSG(all > 200 && refused > 20, "%ld allocations, %ld refused", all, refused);
 }
 
-TEST_MAIN("oom", TEST(without_packing), TEST(with_packing), TEST(batches), TEST(training))
+TEST_MAIN("oom", TEST(without_packing), TEST(with_packing), TEST(batches), TEST(converting), TEST(training))
