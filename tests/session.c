@@ -496,6 +496,85 @@ static void draws_follow_the_distribution(void) {
   close_bench(&b);
 }
 
+/* What a sampler may draw, by definition: every weight in double, everything sorted. */
+typedef struct ranked {
+  double logit, weight;
+  int32_t id;
+} ranked;
+
+static int by_rank(const void *a, const void *b) {
+  const ranked *x = a, *y = b;
+  return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
+}
+
+/* Survivors in front; returns how many. */
+static size_t reference(const float *logits, size_t vocab, const weir_sampling *s, ranked *out) {
+  size_t n = 0, kept = 0;
+  for (size_t i = 0; i < vocab; i++)
+    if (logits[i] > -INFINITY) out[n++] = (ranked){.logit = (double)logits[i], .id = (int32_t)i};
+  qsort(out, n, sizeof *out, by_rank);
+  if (s->top_k > 0) n = WR_MIN(n, (size_t)s->top_k);
+  double total = 0, have = 0;
+  for (size_t i = 0; i < n; i++) {
+    out[i].weight = out[i].logit == out[0].logit ? 1 : exp((out[i].logit - out[0].logit) / (double)s->temperature);
+    total += out[i].weight;
+  }
+  for (; kept < n; kept++) {
+    if (kept && ((s->top_p < 1 && have >= (double)s->top_p * total) || out[kept].weight < (double)s->min_p)) break;
+    have += out[kept].weight;
+  }
+  return kept;
+}
+
+/* Vocabularies of every size around the sampler's blocks, flat and steep, with ties, NaN and infinities. */
+static void filters_keep_what_sorting_keeps(void) {
+  enum { VOCAB = 3001, DRAWS = 300 };
+  static float logits[VOCAB];
+  static ranked want[VOCAB];
+  static const int sizes[] = {1, 3, 64, 65, 200, VOCAB};
+  static const weir_sampling rows[] = {{.temperature = 1, .top_p = 1},
+                                       {.temperature = 0.3f, .top_k = 1, .top_p = 1},
+                                       {.temperature = 1, .top_k = 40, .top_p = 1},
+                                       {.temperature = 2, .top_k = 2500, .top_p = 0.9f},
+                                       {.temperature = 1, .top_p = 0.5f},
+                                       {.temperature = 3, .top_p = 0.999f},
+                                       {.temperature = 100, .top_p = 0.99f},
+                                       {.temperature = 1, .top_p = 1, .min_p = 0.05f},
+                                       {.temperature = 1, .top_p = 0.9f, .min_p = 0.3f},
+                                       {.temperature = 1, .top_k = 7, .top_p = 0.95f, .min_p = 0.001f}};
+  uint32_t x = 7;
+  wr_sampler z = {0};
+  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++)
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+      const int vocab = sizes[k];
+      for (int i = 0; i < vocab; i++) {
+        x = x * 1664525u + 1013904223u;
+        logits[i] = (float)(int)(x >> 20) / (k % 2 ? 128.0f : 512.0f);
+        if (x % 97 == 0 && i) logits[i] = x % 2 ? NAN : -INFINITY;
+      }
+      if (row == 2 && k == 5) logits[17] = logits[2900] = INFINITY;
+      weir_sampling s = rows[row];
+      s.seed = 1 + row;
+      const size_t n = reference(logits, (size_t)vocab, &s, want);
+      double total = 0, first = 0;
+      for (size_t i = 0; i < n; i++) total += want[i].weight;
+      REQUIRE(wr_sampler_init(&z, &s, NULL) == WEIR_OK);
+      for (int draw = 0; draw < DRAWS; draw++) {
+        int32_t id = -1;
+        REQUIRE(wr_sampler_draw(&z, logits, vocab, NULL, 0, &id) == WEIR_OK);
+        size_t at = 0;
+        while (at < n && want[at].id != id) at++;
+        CHECK_MSG(at < n || (at == n && n < (size_t)vocab && want[n].id == id), "row %zu, %d tokens: %d is none of %zu", row,
+                  vocab, id, n);
+        first += at == 0;
+      }
+      const double p = want[0].weight / total;
+      CHECK_MSG(fabs(first / DRAWS - p) < 4 * sqrt(p * (1 - p) / DRAWS) + 1e-9,
+                "row %zu, %d tokens: the first is drawn %g of the time, not %g", row, vocab, first / DRAWS, p);
+    }
+  wr_sampler_free(&z);
+}
+
 static void refuses_values_out_of_range(void) {
   static const struct {
     const char *field;
@@ -775,6 +854,6 @@ TEST_MAIN("session", TEST(same_bits_for_threads_and_cuts), TEST(all_logits_are_t
           TEST(forks_are_independent), TEST(company_changes_nothing), TEST(caches_of_both_types), TEST(caches_of_short_types),
           TEST(types_that_do_not_fit_are_refused),
           TEST(two_sessions_in_two_threads), TEST(tells_the_story), TEST(stops_at_texts), TEST(stops_when_told),
-          TEST(greedy_is_exact), TEST(seeds_repeat), TEST(draws_follow_the_distribution), TEST(refuses_values_out_of_range),
-          TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats),
-          TEST(conversations_and_questions))
+          TEST(greedy_is_exact), TEST(seeds_repeat), TEST(draws_follow_the_distribution), TEST(filters_keep_what_sorting_keeps),
+          TEST(refuses_values_out_of_range), TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up),
+          TEST(refuses_what_does_not_fit), TEST(chats), TEST(conversations_and_questions))

@@ -95,8 +95,11 @@ typedef struct wr_candidate {
 typedef struct wr_sampler {
   weir_sampling s; /* every field as it counts */
   wr_rng rng;
-  wr_candidate *work; /* [vocab], once a draw has needed it */
-  double *share;      /* [vocab] */
+  double *share;      /* [vocab], once a draw has needed it; the block of memory that the others lie in */
+  double *sums;       /* [blocks] */
+  wr_candidate *work; /* [vocab] */
+  float *logits;      /* [vocab] with penalties */
+  float *maxima;      /* [blocks] */
   size_t cap;
 } wr_sampler;
 weir_status wr_sampler_init(wr_sampler *z, const weir_sampling *s, uint64_t *seed); /* keeps work */

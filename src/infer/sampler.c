@@ -2,8 +2,14 @@
  *
  * Order: repetition penalty, temperature, top-k, top-p, min-p, draw. Every filter keeps at least the likeliest candidate, so
  * there is always something to draw. Candidates are ordered by logit, equal ones by the lower id, which makes every result a
- * function of logits, tokens and seed. The vocabulary is never sorted as a whole: top-k selects (quickselect) before it sorts
- * k; top-p and min-p take from a heap, from the top, until they have enough.
+ * function of logits, tokens and seed.
+ *
+ * A vocabulary is large and few of its tokens matter, so it is read four at a time and never sorted. A first pass notes the largest logit of
+ * each block. Without filters a second one adds up the weights of each block; the draw falls into a block, and there on a token. Filters look
+ * only at logits above a floor that is low enough: for top-k the k-th largest of the blocks' largest, for min-p where its weight is, for top-p a
+ * floor that sinks until what is above it has the probability. Of these top-k selects (quickselect), top-p and min-p take from a heap.
+ *
+ * Weights are single precision, by the same operations on every machine: within 3e-6 of e^x for x above -30, 0 below -86.
  *
  * NaN counts as minus infinity. All of them NaN or minus infinity: an error. */
 #include <math.h>
@@ -91,7 +97,6 @@ weir_status wr_sampler_init(wr_sampler *z, const weir_sampling *s, uint64_t *see
 }
 
 void wr_sampler_free(wr_sampler *z) {
-  wr_free(z->work);
   wr_free(z->share);
   *z = (wr_sampler){0};
 }
@@ -159,124 +164,235 @@ static weir_status nothing(void) {
   return wr_fail(WEIR_EFAIL, "the model gave no usable logits: every one is NaN or minus infinity");
 }
 
-/* The largest first, in lanes that do not wait for each other; then the first place where it stands. NaN is never larger. */
-static weir_status greedy(const float *logits, int vocab, int32_t *out) {
-  enum { LANES = 16 };
-  float lane[LANES], max = -INFINITY;
-  for (int j = 0; j < LANES; j++) lane[j] = -INFINITY;
+/* ------------------------------------------------------------------------------------------------------ four at a time */
+
+enum { LANES = 4, BLOCK = 64 };
+typedef float v4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+typedef uint32_t u4 __attribute__((vector_size(16)));
+
+static inline v4 load(const float *x) {
+  v4 v;
+  memcpy(&v, x, sizeof v);
+  return v;
+}
+static inline v4 all(float x) { return (v4){x, x, x, x}; }
+static inline v4 choose(i4 yes, v4 a, v4 b) { return (v4)((yes & (i4)a) | (~yes & (i4)b)); }
+
+/* e^((x - max) / temperature): 2^n times a polynomial of what is left, |f| <= 1/2. The largest logit weighs 1, also an infinite one. */
+static inline v4 weights(v4 x, float max, float temperature) {
+  const float LEAST = -86, MAGIC = 12582912; /* 1.5 * 2^23: adding it rounds to a whole number, in the low bits */
+  const v4 d = (x - all(max)) / all(temperature);
+  const i4 counts = d > all(LEAST);
+  const v4 t = choose(counts, d, all(0)) * all(1.44269504f), n = t + all(MAGIC), f = t - (n - all(MAGIC));
+  v4 p = all(1.5403530e-4f);
+  p = p * f + all(1.3333558e-3f);
+  p = p * f + all(9.6181291e-3f);
+  p = p * f + all(5.5504109e-2f);
+  p = p * f + all(2.4022651e-1f);
+  p = p * f + all(6.9314718e-1f);
+  p = p * f + all(1);
+  const u4 scaled = (u4)p + (((u4)n - (u4)all(MAGIC)) << 23);
+  return choose(x == all(max), all(1), choose(counts, (v4)scaled, all(0)));
+}
+
+static float weight(const wr_sampler *z, float logit, float max) { return weights(all(logit), max, z->s.temperature)[0]; }
+
+static int block_end(int begin, int vocab) { return WR_MIN(begin + BLOCK, vocab); }
+
+/* Each block's largest logit; returns the largest of all, -infinity where none is usable. */
+static float block_maxima(const float *x, int vocab, float *out) {
+  float all_max = -INFINITY;
+  for (int at = 0; at < vocab; at += BLOCK) {
+    const int end = block_end(at, vocab);
+    v4 m = all(-INFINITY);
+    int i = at;
+    for (; i + LANES <= end; i += LANES) m = choose(load(x + i) > m, load(x + i), m);
+    float max = -INFINITY;
+    for (int k = 0; k < LANES; k++) max = m[k] > max ? m[k] : max;
+    for (; i < end; i++) max = x[i] > max ? x[i] : max;
+    out[at / BLOCK] = max;
+    all_max = max > all_max ? max : all_max;
+  }
+  return all_max;
+}
+
+/* Each block's weights, added up; returns the sum of all. */
+static double block_sums(const wr_sampler *z, const float *x, int vocab, float max, double *out) {
+  double total = 0;
+  for (int at = 0; at < vocab; at += BLOCK) {
+    const int end = block_end(at, vocab);
+    v4 s = all(0);
+    int i = at;
+    for (; i + LANES <= end; i += LANES) s += weights(load(x + i), max, z->s.temperature);
+    double sum = 0;
+    for (int k = 0; k < LANES; k++) sum += (double)s[k];
+    for (; i < end; i++) sum += (double)weight(z, x[i], max);
+    out[at / BLOCK] = sum;
+    total += sum;
+  }
+  return total;
+}
+
+/* The largest, of equal ones the first; NaN is never larger. */
+static weir_status greedy(const float *x, int vocab, int32_t *out) {
+  v4 m = all(-INFINITY);
+  float max = -INFINITY;
   int i = 0;
-  for (; i + LANES <= vocab; i += LANES)
-    for (int j = 0; j < LANES; j++) lane[j] = logits[i + j] > lane[j] ? logits[i + j] : lane[j];
-  for (; i < vocab; i++) lane[0] = logits[i] > lane[0] ? logits[i] : lane[0];
-  for (int j = 0; j < LANES; j++) max = lane[j] > max ? lane[j] : max;
+  for (; i + LANES <= vocab; i += LANES) m = choose(load(x + i) > m, load(x + i), m);
+  for (int k = 0; k < LANES; k++) max = m[k] > max ? m[k] : max;
+  for (; i < vocab; i++) max = x[i] > max ? x[i] : max;
   if (!usable(max)) return nothing();
   int32_t at = 0;
-  while (!(logits[at] >= max)) at++; /* it is there; "not at least" skips NaN */
+  while (!(x[at] >= max)) at++; /* it is there; "not at least" skips NaN */
   *out = at;
   return WEIR_OK;
 }
 
+/* ------------------------------------------------------------------------------------------------------------- filters */
+
 static weir_status reserve(wr_sampler *z, int vocab) {
-  const size_t n = (size_t)vocab;
+  const size_t n = (size_t)vocab, blocks = (n + BLOCK - 1) / BLOCK;
+  const size_t bytes =
+      n * (sizeof *z->work + sizeof *z->share + sizeof *z->logits) + blocks * (sizeof *z->sums + sizeof *z->maxima);
   if (z->cap >= n) return WEIR_OK;
-  wr_candidate *work = wr_malloc(n * sizeof *work);
-  double *share = wr_malloc(n * sizeof *share);
-  if (!work || !share) {
-    wr_free(work);
-    wr_free(share);
-    return wr_fail_nomem(n * (sizeof *work + sizeof *share), "the sampler");
-  }
-  wr_free(z->work);
+  char *at = wr_malloc(bytes);
+  if (!at) return wr_fail_nomem(bytes, "the sampler");
   wr_free(z->share);
-  z->work = work;
-  z->share = share;
+  z->share = (double *)(void *)at;
+  z->sums = z->share + n;
+  z->work = (wr_candidate *)(void *)(z->sums + blocks);
+  z->logits = (float *)(void *)(z->work + n);
+  z->maxima = z->logits + n;
   z->cap = n;
   return WEIR_OK;
 }
 
-/* Candidates with their penalties, those that cannot be drawn left out. */
-static size_t collect(wr_sampler *z, const float *logits, int vocab, const int32_t *tokens, size_t n_tokens) {
-  wr_candidate *c = z->work;
-  const float penalty = z->s.repeat_penalty;
-  for (int i = 0; i < vocab; i++) c[i] = (wr_candidate){logits[i], i};
-  const size_t recent = penalty == 1 ? 0 : WR_MIN(n_tokens, (size_t)z->s.repeat_last_n);
+/* A copy of the logits in which recent tokens are less likely. */
+static const float *penalise(wr_sampler *z, const float *logits, int vocab, const int32_t *tokens, size_t n_tokens) {
+  const size_t recent = WR_MIN(n_tokens, (size_t)z->s.repeat_last_n);
+  memcpy(z->logits, logits, (size_t)vocab * sizeof *logits);
   for (size_t i = n_tokens - recent; i < n_tokens; i++) {
     const int32_t id = tokens[i];
-    if (id >= 0 && id < vocab) c[id].logit = penalised(logits[id], penalty); /* from logits: once, however often */
+    if (id >= 0 && id < vocab)
+      z->logits[id] = penalised(logits[id], z->s.repeat_penalty); /* from logits: once, however often */
   }
+  return z->logits;
+}
+
+/* Candidates whose logit is at least `floor`, and the sum of their weights. */
+static size_t above(wr_sampler *z, const float *x, int vocab, float floor, float max, double *sum) {
   size_t n = 0;
-  for (int i = 0; i < vocab; i++)
-    if (usable(c[i].logit)) c[n++] = c[i];
+  *sum = 0;
+  for (int at = 0; at < vocab; at += BLOCK) {
+    if (!(z->maxima[at / BLOCK] >= floor)) continue;
+    for (int i = at, end = block_end(at, vocab); i < end; i++) {
+      if (!(x[i] >= floor && usable(x[i]))) continue;
+      z->work[n++] = (wr_candidate){x[i], i};
+      *sum += (double)weight(z, x[i], max);
+    }
+  }
   return n;
 }
 
+/* The k-th largest of the blocks' largest: so many logits at least are not below it. */
+static float top_k_floor(wr_sampler *z, int vocab, size_t k) {
+  const size_t blocks = ((size_t)vocab + BLOCK - 1) / BLOCK;
+  if (k > blocks) return -INFINITY;
+  for (size_t i = 0; i < blocks; i++) z->work[i] = (wr_candidate){z->maxima[i], (int32_t)i};
+  select_first(z->work, blocks, k);
+  float floor = z->work[0].logit;
+  for (size_t i = 1; i < k; i++) floor = WR_MIN(floor, z->work[i].logit);
+  return floor;
+}
+
+/* Candidates that top-p and min-p can be told from, and the sum of all weights. */
+static size_t candidates(wr_sampler *z, const float *x, int vocab, float max, double *total) {
+  const size_t k = (size_t)z->s.top_k;
+  if (k > 0 && k < (size_t)vocab) {
+    size_t n = above(z, x, vocab, top_k_floor(z, vocab, k), max, total);
+    if (n <= k) return n;
+    select_first(z->work, n, k);
+    *total = 0;
+    for (size_t i = 0; i < k; i++) *total += (double)weight(z, z->work[i].logit, max);
+    return k;
+  }
+  *total = z->s.top_p < 1 ? block_sums(z, x, vocab, max, z->sums) : 0;
+  const double need = (double)z->s.top_p * *total;
+  /* a weight's error is far below the thousandth that the floor of min-p is too low by */
+  const double least = z->s.min_p > 0 ? log((double)z->s.min_p) - 1e-3 : -INFINITY;
+  for (double depth = z->s.top_p < 1 ? -8 : least;; depth *= 2) {
+    double sum;
+    const bool last = depth <= least || depth < -100; /* beyond that nothing has a weight */
+    const double floor = (double)max + (double)z->s.temperature * WR_MAX(depth, least);
+    const size_t n = above(z, x, vocab, last && !(least > -INFINITY) ? -INFINITY : (float)floor, max, &sum);
+    if (last || sum >= need) return n;
+  }
+}
+
 /* Puts the candidates that survive in front, fills share[] with their weights, returns how many, and their sum. */
-static size_t filter(wr_sampler *z, size_t n, double *sum) {
+static size_t filter(wr_sampler *z, size_t n, float max, double total, double *sum) {
   wr_candidate *c = z->work;
-  const double temperature = z->s.temperature, top_p = z->s.top_p, min_p = z->s.min_p;
-  if (z->s.top_k > 0 && (size_t)z->s.top_k < n) {
-    select_first(c, n, (size_t)z->s.top_k);
-    n = (size_t)z->s.top_k;
-  }
-  float max = c[0].logit;
-  for (size_t i = 1; i < n; i++) max = WR_MAX(max, c[i].logit);
-  /* An infinite logit leaves only its equals. */
-  double total = 0;
-  for (size_t i = 0; i < n; i++) {
-    const double d = c[i].logit == max ? 0 : ((double)c[i].logit - (double)max) / temperature;
-    z->share[i] = exp(d);
-    total += z->share[i];
-  }
-  *sum = total;
-  if (top_p >= 1 && min_p <= 0) return n;
-  /* From the likeliest on. Weights are computed anew as they are taken, since the heap moves candidates. */
-  for (size_t i = n / 2; i-- > 0;) sift_down(c, n, i);
-  const double need = top_p * total;
-  double have = 0;
+  const double need = (double)z->s.top_p * total;
   size_t kept = 0, heap = n;
+  *sum = 0;
+  if (z->s.top_p >= 1 && z->s.min_p <= 0) { /* top-k alone, in whatever order it left */
+    for (; kept < n; kept++) *sum += z->share[kept] = (double)weight(z, c[kept].logit, max);
+    return n;
+  }
+  for (size_t i = n / 2; i-- > 0;) sift_down(c, n, i);
   while (heap > 0) {
     const wr_candidate best = c[0];
-    const double w = best.logit == max ? 1 : exp(((double)best.logit - (double)max) / temperature);
-    if (kept > 0 && (have >= need || w < min_p)) break;
+    const double w = (double)weight(z, best.logit, max);
+    if (kept > 0 && ((z->s.top_p < 1 && *sum >= need) || w < (double)z->s.min_p)) break;
     c[0] = c[--heap];
     sift_down(c, heap, 0);
     c[heap] = best; /* behind the heap, so taken ones lie at the end, last taken first */
-    have += w;
-    kept++;
+    z->share[kept++] = w;
+    *sum += w;
   }
-  for (size_t i = 0; i < kept; i++) {
-    const wr_candidate t = c[n - 1 - i];
-    if (i < n - 1 - i) c[n - 1 - i] = c[i], c[i] = t;
-  }
-  for (size_t i = 0; i < kept; i++) z->share[i] = c[i].logit == max ? 1 : exp(((double)c[i].logit - (double)max) / temperature);
-  *sum = have;
+  for (size_t i = 0; i < kept && i < n - 1 - i; i++) swap(c, i, n - 1 - i);
   return kept;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------- draw */
+
+/* The place where a point in [0, sum of shares) falls; the last possible one, if rounding leaves something over. */
+static size_t place(const double *share, size_t n, double *point) {
+  size_t pick = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (share[i] <= 0) continue;
+    pick = i;
+    if (*point < share[i]) break;
+    *point -= share[i];
+  }
+  return pick;
+}
+
+static int32_t draw_from_all(wr_sampler *z, const float *x, int vocab, float max) {
+  double point = wr_rng_uniform(&z->rng) * block_sums(z, x, vocab, max, z->sums);
+  const int begin = (int)place(z->sums, ((size_t)vocab + BLOCK - 1) / BLOCK, &point) * BLOCK;
+  const int n = block_end(begin, vocab) - begin;
+  for (int i = 0; i < n; i++) z->share[i] = (double)weight(z, x[begin + i], max);
+  return begin + (int32_t)place(z->share, (size_t)n, &point);
 }
 
 weir_status wr_sampler_draw(wr_sampler *z, const float *logits, int vocab, const int32_t *tokens, size_t n_tokens,
                             int32_t *out) {
   if (z->s.temperature == 0 && z->s.repeat_penalty == 1) return greedy(logits, vocab, out);
   WR_TRY(reserve(z, vocab));
-  size_t n = collect(z, logits, vocab, tokens, n_tokens);
-  if (!n) return nothing();
-  const wr_candidate *c = z->work;
-  if (z->s.temperature == 0) {
-    wr_candidate best = c[0];
-    for (size_t i = 1; i < n; i++)
-      if (before(c[i], best)) best = c[i];
-    *out = best.id;
+  const float *x = z->s.repeat_penalty == 1 ? logits : penalise(z, logits, vocab, tokens, n_tokens);
+  if (z->s.temperature == 0) return greedy(x, vocab, out);
+  const float max = block_maxima(x, vocab, z->maxima);
+  if (!usable(max)) return nothing();
+  if ((z->s.top_k == 0 || z->s.top_k >= vocab) && z->s.top_p >= 1 && z->s.min_p <= 0) {
+    *out = draw_from_all(z, x, vocab, max);
     return WEIR_OK;
   }
-  double sum;
-  n = filter(z, n, &sum);
-  double left = wr_rng_uniform(&z->rng) * sum;
-  size_t pick = n;
-  for (size_t i = 0; i < n; i++) {
-    if (z->share[i] <= 0) continue;
-    pick = i; /* the last possible one, if rounding leaves something over */
-    if (left < z->share[i]) break;
-    left -= z->share[i];
-  }
-  *out = c[pick].id;
+  double total, sum;
+  size_t n = candidates(z, x, vocab, max, &total);
+  n = filter(z, n, max, total, &sum);
+  double point = wr_rng_uniform(&z->rng) * sum;
+  *out = z->work[place(z->share, n, &point)].id;
   return WEIR_OK;
 }
