@@ -363,13 +363,13 @@ static void requests_come_from_threads(void) {
   const weir_batch_options o = {.slots = 4, .context_tok = CONTEXT};
   REQUIRE(open_models(&b, RANDOM, 2, &o, &s[0].b));
   make_requests(list, THREADS * EACH, 7);
-  REQUIRE(pthread_create(&stepping, NULL, serve, &s[0]) == 0);
   for (size_t t = 0; t < THREADS; t++) {
     s[t].b = s[0].b;
     s[t].list = list + t * EACH;
     s[t].n = EACH;
-    REQUIRE(pthread_create(&asking[t], NULL, ask, &s[t]) == 0);
   }
+  REQUIRE(pthread_create(&stepping, NULL, serve, &s[0]) == 0);
+  for (size_t t = 0; t < THREADS; t++) REQUIRE(pthread_create(&asking[t], NULL, ask, &s[t]) == 0);
   for (size_t t = 0; t < THREADS; t++) pthread_join(asking[t], NULL);
   weir_batch_report r = {0};
   while (r.done < THREADS * EACH && test_bad == 0) CHECK(weir_batch_get_report(s[0].b, &r) == WEIR_OK);

@@ -553,6 +553,10 @@ static void filters_keep_what_sorting_keeps(void) {
         if (x % 97 == 0 && i) logits[i] = x % 2 ? NAN : -INFINITY;
       }
       if (row == 2 && k == 5) logits[17] = logits[2900] = INFINITY;
+      if (row == 5 && k == 5) { /* a peak above very many that are as likely together */
+        for (int i = 0; i < vocab; i++) logits[i] *= 1e-3f;
+        logits[17] = 27;
+      }
       weir_sampling s = rows[row];
       s.seed = 1 + row;
       const size_t n = reference(logits, (size_t)vocab, &s, want);
