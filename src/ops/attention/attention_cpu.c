@@ -5,7 +5,8 @@
  *   keys of the split become floats, in panels of sixteen positions;  scores = q k^T;  softmax;
  *   its values become floats;  sums = p v
  * and the splits' sums are merged in ascending order. What a page holds is decoded once a tile, whatever its type: one codec a type, and
- * one pair of products (ops/gemm_i.h) for all. Decoding is exact, so a cache of Q8_0 gives the bits of one of F32 that holds its values.
+ * one pair of products (ops/gemm_i.h) for all; a single row, which has few heads to a key head, multiplies as it decodes, since the copy
+ * would cost as much as the products. Decoding is exact, so a cache of Q8_0 gives the bits of one of F32 that holds its values.
  * Each query's sums are chains of its own (scores ascending over d, values over positions), so tiles change no bit. Where few rows have
  * long contexts, several threads share a tile's splits; they are merged in the same order.
  *
@@ -77,74 +78,106 @@ WR_INLINE int64_t line_bytes(const int type) {
   return type == WR_F32 ? 128 : type == WR_F16 || type == WR_BF16 ? 64 : type == WR_Q8_0 ? 32 : 16;
 }
 
-/* A head's part of a page of keys, [D] lines of 32 positions, becomes two panels, [2][D][16]. What is read next begins at `ahead`. */
-WR_INLINE void keys_of_page(const uint8_t *from, int64_t D, float *to, const uint8_t *ahead, const int type) {
-  const uint8_t *line = from + (scaled(type) ? wr_keys_scale_bytes(D) : 0);
-  for (int64_t block = 0; block < D; block += BLOCK) {
-    v16 scale[2] = {v16_set1(1), v16_set1(1)};
-    for (int half = 0; scaled(type) && half < 2; half++)
-      scale[half] = v16_load_f16((const uint16_t *)from + block + WR_LANES * half);
-    for (int64_t d = block; d < WR_MIN(block + BLOCK, D); d++, line += line_bytes(type)) {
-      wr_prefetch(ahead + (line - from));
-      for (int half = 0; half < 2; half++) {
-        const v16 x = lanes(line, half, type);
-        v16_store(to + (half * D + d) * WR_LANES, scaled(type) ? v16_mul(x, scale[half]) : x);
+/* What a page's part of a head is used for. Copied, for many queries: keys, [D] lines of 32 positions, to panels [2][D][16]; values to rows
+ * `step` apart. Or, by at most DIRECT queries of one row, multiplied as it is read: q[D] and scores, q and sums lie one query after
+ * another. What is read next begins at `ahead`. */
+enum { DIRECT = 4 };
+typedef struct page_part {
+  const uint8_t *from, *ahead;
+  int64_t D;
+  int lo, hi;         /* values: places */
+  float *to;          /* the copy; scores from the page's first on, LINE from a query to the next; sums */
+  int64_t step;
+  const float *x;     /* queries; weights from the page's first on, LINE from a query to the next */
+} page_part;
+
+/* Vectors of a line that go together: what the registers hold of sums. */
+WR_INLINE int halves(const int G) { return WR_ISA_LEVEL >= 2 || G <= 2 ? 2 : 1; }
+
+WR_INLINE void keys_of_page(const page_part *k, const int G, const int type) {
+  const int64_t D = k->D;
+  for (int first = 0; first < 2; first += halves(G)) {
+    const uint8_t *line = k->from + (scaled(type) ? wr_keys_scale_bytes(D) : 0);
+    v16 sum[DIRECT][2];
+    for (int g = 0; g < G; g++) sum[g][0] = sum[g][1] = v16_zero();
+    for (int64_t block = 0; block < D; block += BLOCK) {
+      v16 scale[2] = {v16_set1(1), v16_set1(1)};
+      for (int half = 0; scaled(type) && half < 2; half++)
+        scale[half] = v16_load_f16((const uint16_t *)k->from + block + WR_LANES * half);
+      for (int64_t d = block; d < WR_MIN(block + BLOCK, D); d++, line += line_bytes(type)) {
+        wr_prefetch(k->ahead + (line - k->from));
+        for (int half = first; half < first + halves(G); half++) {
+          v16 x = lanes(line, half, type);
+          if (scaled(type)) x = v16_mul(x, scale[half]);
+          if (!G) v16_store(k->to + (half * D + d) * WR_LANES, x);
+          for (int g = 0; g < G; g++) sum[g][half] = v16_fma(v16_set1(k->x[g * D + d]), x, sum[g][half]);
+        }
       }
     }
+    for (int g = 0; g < G; g++)
+      for (int half = first; half < first + halves(G); half++) v16_store(k->to + g * LINE + half * WR_LANES, sum[g][half]);
   }
 }
 
-/* Places [lo, hi) of a head's part of a page of values, rows of D, become rows of `step` floats. */
-WR_INLINE void values_of_page(const uint8_t *from, int64_t D, int lo, int hi, float *to, int64_t step, const uint8_t *ahead,
-                              const int type) {
-  const int64_t block_bytes = line_bytes(type) + (scaled(type) ? 2 : 0), row_bytes = D * block_bytes / BLOCK;
+/* Less than sixteen elements of a type without scales. */
+WR_INLINE v16 some_lanes(const void *at, int n, const int type) {
+  uint8_t padded[64] = {0};
+  memcpy(padded, at, (size_t)(n * line_bytes(type) / BLOCK));
+  return lanes(padded, 0, type);
+}
+
+WR_INLINE void values_of_page(const page_part *v, const int G, const int type) {
+  const int64_t D = v->D, block_bytes = line_bytes(type) + (scaled(type) ? 2 : 0), row_bytes = D * block_bytes / BLOCK;
   for (int64_t d = 0; d < D; d += BLOCK) {
-    const uint8_t *block = from + d / BLOCK * block_bytes;
+    const uint8_t *block = v->from + d / BLOCK * block_bytes;
     float scale[P];
     if (scaled(type)) {
       uint16_t stored[P] = {0};
-      for (int i = lo; i < hi; i++) memcpy(&stored[i], block + i * row_bytes, sizeof stored[i]);
-      for (int half = 0; half < 2; half++)
-        v16_store(scale + WR_LANES * half, v16_load_f16(stored + WR_LANES * half));
+      for (int i = v->lo; i < v->hi; i++) memcpy(&stored[i], block + i * row_bytes, sizeof stored[i]);
+      for (int half = 0; half < 2; half++) v16_store(scale + WR_LANES * half, v16_load_f16(stored + WR_LANES * half));
     }
-    for (int i = lo; i < hi; i++) {
-      const uint8_t *at = block + i * row_bytes;
-      wr_prefetch(ahead + (at - from));
-      for (int half = 0; half < 2 && d + WR_LANES * half < D; half++) {
-        const int64_t left = D - d - WR_LANES * half;
-        float *out = to + i * step + d + WR_LANES * half;
-        if (left < WR_LANES) {
-          uint8_t padded[128] = {0};
-          memcpy(padded, at + half * line_bytes(type) / 2, (size_t)(left * line_bytes(type) / BLOCK));
-          v16_store(out, lanes(padded, 0, type));
-          continue;
+    for (int first = 0; first < 2; first += halves(G)) {
+      v16 sum[DIRECT][2];
+      for (int g = 0; g < G; g++)
+        for (int half = first; half < first + halves(G); half++) sum[g][half] = v16_load(v->to + g * D + d + WR_LANES * half);
+      for (int i = v->lo; i < v->hi; i++) {
+        const uint8_t *at = block + i * row_bytes, *quants = at + (scaled(type) ? 2 : 0);
+        wr_prefetch(v->ahead + (at - v->from));
+        for (int half = first; half < first + halves(G); half++) {
+          const int64_t left = D - d - WR_LANES * half;
+          if (!G && left <= 0) continue;
+          v16 x = G || left >= WR_LANES ? lanes(quants, half, type)
+                                        : some_lanes(quants + half * line_bytes(type) / 2, (int)left, type);
+          if (scaled(type)) x = v16_mul(x, v16_set1(scale[i]));
+          if (!G) v16_store(v->to + i * v->step + d + WR_LANES * half, x);
+          for (int g = 0; g < G; g++) sum[g][half] = v16_fma(v16_set1(v->x[g * LINE + i]), x, sum[g][half]);
         }
-        const v16 x = lanes(at + (scaled(type) ? 2 : 0), half, type);
-        v16_store(out, scaled(type) ? v16_mul(x, v16_set1(scale[i])) : x);
       }
+      for (int g = 0; g < G; g++)
+        for (int half = first; half < first + halves(G); half++) v16_store(v->to + g * D + d + WR_LANES * half, sum[g][half]);
     }
   }
 }
 
+/* [0] copies, [n] is for n queries */
 typedef struct codec {
-  void (*keys)(const uint8_t *from, int64_t D, float *to, const uint8_t *ahead);
-  void (*values)(const uint8_t *from, int64_t D, int lo, int hi, float *to, int64_t step, const uint8_t *ahead);
+  void (*keys[DIRECT + 1])(const page_part *k);
+  void (*values[DIRECT + 1])(const page_part *v);
 } codec;
-#define CODEC(type) \
-  static void keys_##type(const uint8_t *from, int64_t D, float *to, const uint8_t *ahead) { \
-    keys_of_page(from, D, to, ahead, WR_##type); \
-  } \
-  static void values_##type(const uint8_t *from, int64_t D, int lo, int hi, float *to, int64_t step, const uint8_t *ahead) { \
-    values_of_page(from, D, lo, hi, to, step, ahead, WR_##type); \
-  }
+#define CODEC_OF(type, G) \
+  static void keys_##type##_##G(const page_part *k) { keys_of_page(k, G, WR_##type); } \
+  static void values_##type##_##G(const page_part *v) { values_of_page(v, G, WR_##type); }
+#define CODEC(type) CODEC_OF(type, 0) CODEC_OF(type, 1) CODEC_OF(type, 2) CODEC_OF(type, 3) CODEC_OF(type, 4)
 CODEC(F32)
 CODEC(F16)
 CODEC(BF16)
 CODEC(Q8_0)
 CODEC(Q4_0)
-#define ROW(type) [WR_##type] = {keys_##type, values_##type}
+#define EACH(name, type) {name##_##type##_0, name##_##type##_1, name##_##type##_2, name##_##type##_3, name##_##type##_4}
+#define ROW(type) [WR_##type] = {EACH(keys, type), EACH(values, type)}
 static const codec codecs[WR_DTYPE_COUNT] = {ROW(F32), ROW(F16), ROW(BF16), ROW(Q8_0), ROW(Q4_0)};
 #undef ROW
+#undef EACH
 
 /* -------------------------------------------------------------------------------------------------------------- tiles */
 
@@ -241,18 +274,16 @@ static int64_t row_lo(const wr_call *c, const split *s, int64_t r) {
 }
 static int64_t row_hi(const split *s, int64_t r) { return WR_MIN(s->t->past + r - s->start, (int64_t)SPLIT); }
 
-/* What all rows attend to at once, the ends of it row by row. */
+/* What all rows attend to at once, the ends of it row by row. The sums are zero before. */
 static void add_all_values(const wr_call *c, const split *s, const wr_paged_room *room, int64_t Dv, float *acc) {
-  const int64_t n = s->t->group * Dv, lo = row_lo(c, s, s->b - 1), least = row_hi(s, s->a), hi = WR_MAX(least, lo);
-  memset(acc + s->a * n, 0, (size_t)((s->b - s->a) * n) * sizeof *acc);
+  const int64_t lo = row_lo(c, s, s->b - 1), least = row_hi(s, s->a), hi = WR_MAX(least, lo);
   for (int64_t r = s->a; r < s->b; r++) add_values(s, room, Dv, r, r + 1, row_lo(c, s, r), WR_MIN(lo, row_hi(s, r)), acc);
   add_values(s, room, Dv, s->a, s->b, lo, least, acc);
   for (int64_t r = s->a; r < s->b; r++) add_values(s, room, Dv, r, r + 1, hi, row_hi(s, r), acc);
 }
 
-/* Scores of the active rows against the pages [p0, p1) of the split, whose keys stand in room->pages; weights of them in room->p. */
-static void weigh(const wr_call *c, const split *s, const wr_paged_room *room, int64_t Dqk, int64_t p0, int64_t p1,
-                  const wr_attn_sums *out) {
+/* Scores of the active rows against the pages [p0, p1) of the split, whose keys stand in room->pages. */
+static void score(const split *s, const wr_paged_room *room, int64_t Dqk, int64_t p0, int64_t p1) {
   const int64_t group = s->t->group;
   const wr_gemm g = {.a = room->q + s->a * group * Dqk,
                      .a_row = Dqk,
@@ -266,29 +297,42 @@ static void weigh(const wr_call *c, const split *s, const wr_paged_room *room, i
                      .to_panel = WR_LANES,
                      .lanes = WR_LANES};
   wr_gemm_block(&g, (s->b - s->a) * group, (p1 - p0) * P / WR_LANES);
-  for (int64_t i = s->a * group; i < s->b * group; i++) {
-    const int64_t past = s->t->past + i / group;
-    out->max[i] = -INFINITY, out->total[i] = 0;
-    soften(c->params, room->p + i * LINE, p0 * P, p1 * P, s->start, first_of(c, past), past, &out->max[i], &out->total[i]);
-  }
 }
 
 /* The sums of the active rows over split number `number`, from nothing. */
 static void attend_split(const wr_call *c, const tile *t, int64_t number, const wr_paged_room *room, const wr_attn_sums *out) {
   const wr_arg *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
-  const int64_t Dqk = kc->ext[2], Dv = vc->ext[3], step = wr_whole16(Dv), first_page = number * (SPLIT / P),
+  const int64_t Dqk = kc->ext[2], Dv = vc->ext[3], group = t->group, step = wr_whole16(Dv), first_page = number * (SPLIT / P),
                 last_page = (t->past + t->rows - 2) / P;
   const codec *type = &codecs[kc->dtype];
   split s = {.t = t, .start = number * SPLIT};
   if (!active_rows(c, t, s.start, &s.a, &s.b)) return;
   const int64_t lo = row_lo(c, &s, s.a), hi = row_hi(&s, s.b - 1), p0 = lo / P, p1 = (hi + P - 1) / P;
+  const int direct = s.b - s.a == 1 && group <= DIRECT && Dv % BLOCK == 0 ? (int)group : 0;
+  float *const p_of_row = room->p + s.a * group * LINE, *const sums_of_row = out->acc + s.a * group * Dv;
   for (int64_t p = p0; p < p1; p++) /* its values are what is read next but three pages of keys */
-    type->keys(page_of(kc, t, first_page + p), Dqk, room->pages + p * P * Dqk, page_of(vc, t, first_page + p));
-  weigh(c, &s, room, Dqk, p0, p1, out);
+    type->keys[direct](&(page_part){.from = page_of(kc, t, first_page + p),
+                               .ahead = page_of(vc, t, first_page + p),
+                               .D = Dqk,
+                               .to = direct ? p_of_row + p * P : room->pages + p * P * Dqk,
+                               .x = room->q + s.a * group * Dqk});
+  if (!direct) score(&s, room, Dqk, p0, p1);
+  for (int64_t i = s.a * group; i < s.b * group; i++) {
+    const int64_t past = t->past + i / group;
+    out->max[i] = -INFINITY, out->total[i] = 0;
+    soften(c->params, room->p + i * LINE, p0 * P, p1 * P, s.start, first_of(c, past), past, &out->max[i], &out->total[i]);
+  }
+  memset(sums_of_row, 0, (size_t)((s.b - s.a) * group * Dv) * sizeof(float));
   for (int64_t p = p0; p < p1; p++)
-    type->values(page_of(vc, t, first_page + p), Dv, (int)WR_MAX(lo - p * P, (int64_t)0), (int)WR_MIN(hi - p * P, (int64_t)P),
-                 room->pages + p * P * step, step, page_of(kc, t, WR_MIN(first_page + p + SPLIT / P, last_page)));
-  add_all_values(c, &s, room, Dv, out->acc);
+    type->values[direct](&(page_part){.from = page_of(vc, t, first_page + p),
+                                 .ahead = page_of(kc, t, WR_MIN(first_page + p + SPLIT / P, last_page)),
+                                 .D = Dv,
+                                 .lo = (int)WR_MAX(lo - p * P, (int64_t)0),
+                                 .hi = (int)WR_MIN(hi - p * P, (int64_t)P),
+                                 .to = direct ? sums_of_row : room->pages + p * P * step,
+                                 .step = step,
+                                 .x = p_of_row + p * P});
+  if (!direct) add_all_values(c, &s, room, Dv, out->acc);
 }
 
 /* --------------------------------------------------------------------------------------------------------- splits together */
