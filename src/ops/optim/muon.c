@@ -9,6 +9,7 @@
 #include "ops/flat_i.h"
 #include "ops/matmul/matmul.h"
 #include "ops/optim/muon_i.h"
+#include "ops/optim/optim_i.h"
 #include "ops/rule_i.h"
 
 /* A sum for each piece. */
@@ -94,15 +95,8 @@ void wr_muon(wr_program *p, int param, int grad, int momentum, const wr_muon_par
   (void)wr_emit(p, &wr_op_muon_apply, &apply, last);
 }
 
-/* rows d [dtype] [layout] */
-static wr_vtype case_weights(wr_case *c) {
-  wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
-  t.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
-  return t;
-}
-
 static weir_status muon_direction_case(wr_case *c, wr_program *p) {
-  const wr_vtype t = case_weights(c);
+  const wr_vtype t = wr_optim_case_weights(c);
   const wr_muon_params params = {.momentum = 0.95, .eps = 1e-7};
   int args[WR_MAX_ARGS] = {wr_case_input(c, p, WR_STATE, "m", t, wr_fill_normal(0, 0.1)), 0, WR_NEW};
   args[MUON_GRAD] = wr_case_input(c, p, WR_INPUT, "grad", t, wr_fill_normal(0, 1));
@@ -110,7 +104,7 @@ static weir_status muon_direction_case(wr_case *c, wr_program *p) {
 }
 
 static weir_status muon_apply_case(wr_case *c, wr_program *p) {
-  const wr_vtype t = case_weights(c);
+  const wr_vtype t = wr_optim_case_weights(c);
   const wr_muon_apply_params params = {5, 0.1};
   int args[WR_MAX_ARGS] = {wr_case_input(c, p, WR_PARAM, "param", t, wr_fill_normal(0, 1)), 0};
   args[MUON_APPLY_U] = wr_case_input(c, p, WR_INPUT, "u", t, wr_fill_normal(0, 0.1));

@@ -49,8 +49,7 @@ void wr_adamw(wr_program *p, int param, int grad, int m, int v, const wr_adamw_p
   (void)wr_emit(p, &wr_op_adamw, params, args); /* a failure is kept in the program */
 }
 
-/* rows d [dtype] [layout] */
-static wr_vtype case_weights(wr_case *c) {
+wr_vtype wr_optim_case_weights(wr_case *c) {
   wr_vtype t = wr_rule_type(wr_case_dtype(c, "dtype", WR_F32), 0, wr_case_int(c, "rows", 3), wr_case_int(c, "d", 5), 0, 0);
   t.layout = (uint8_t)wr_case_layout(c, "layout", WR_PLAIN);
   return t;
@@ -58,7 +57,7 @@ static wr_vtype case_weights(wr_case *c) {
 
 /* [decay]; v is never negative */
 static weir_status adamw_case(wr_case *c, wr_program *p) {
-  const wr_vtype t = case_weights(c);
+  const wr_vtype t = wr_optim_case_weights(c);
   const wr_adamw_params params = {0.9, 0.95, 1e-8, wr_case_float(c, "decay", 0.1)};
   const int param = wr_case_input(c, p, WR_PARAM, "param", t, wr_fill_normal(0, 1));
   const int grad = wr_case_input(c, p, WR_INPUT, "grad", t, wr_fill_normal(0, 1));
@@ -132,7 +131,7 @@ int wr_sumsq(wr_program *p, int x) {
 
 /* momentum [decay] [nesterov] */
 static weir_status sgd_case(wr_case *c, wr_program *p) {
-  const wr_vtype t = case_weights(c);
+  const wr_vtype t = wr_optim_case_weights(c);
   const wr_sgd_params params = {wr_case_float(c, "momentum", 0.9), wr_case_float(c, "decay", 0.1),
                                 wr_case_int(c, "nesterov", 0)};
   const int param = wr_case_input(c, p, WR_PARAM, "param", t, wr_fill_normal(0, 1));
@@ -143,7 +142,7 @@ static weir_status sgd_case(wr_case *c, wr_program *p) {
 }
 
 static weir_status sumsq_case(wr_case *c, wr_program *p) {
-  wr_sumsq(p, wr_case_input(c, p, WR_INPUT, "x", case_weights(c), wr_fill_normal(0, 2)));
+  wr_sumsq(p, wr_case_input(c, p, WR_INPUT, "x", wr_optim_case_weights(c), wr_fill_normal(0, 2)));
   return WEIR_OK;
 }
 
