@@ -127,7 +127,7 @@ fuzz:
 	@$(MAKE) --no-print-directory VARIANT=fuzz fuzzers
 	@tools/run-fuzz $(SECONDS) $(TARGET)
 
-## bench: time this machine, the kernels, and decoding (beside llama.cpp after bench/peers llama); records in bench/records
+## bench: time this machine, kernels, inference and training (beside llama.cpp, PyTorch: bench/peers), draw bench/report.html (QUICK=1)
 bench: all
 	@bench/run
 

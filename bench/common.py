@@ -196,4 +196,5 @@ def each(items, measure):
         try:
             measure(*item)
         except (RuntimeError, KeyError, ValueError, OSError, subprocess.SubprocessError) as error:
-            print(f"{' '.join(map(str, item))}: no figure: {error}", flush=True)
+            name = " ".join(str(word) for word in item if isinstance(word, (str, int)))
+            print(f"{name}: no figure: {error}", flush=True)
