@@ -1,5 +1,6 @@
 /* weir bench ops --tune: writes this machine's tune file, and says what it gains, by op and type of weights. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli_i.h"
@@ -90,6 +91,9 @@ int wr_bench_tune(const wr_options *o) {
   weir_context *ctx;
   weir_status s = wr_open_context(o, &ctx);
   if (s != WEIR_OK) return wr_failed(o, s);
+  double load = 0;
+  if (getloadavg(&load, 1) == 1 && load > 1)
+    fprintf(stderr, "weir: note: the load is %.1f; what is chosen while other programs run may be noise\n", load);
   t.o = o;
   if (o->json) {
     wr_json_begin(&t.j, stdout);

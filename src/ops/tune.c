@@ -6,7 +6,7 @@
  * every round: what noise decides stays as the table has it. */
 #include "ops/cases.h"
 
-enum { MOST_CANDIDATES = 12, ROUNDS = 3, GRID_ROWS = 64, GRID_K = 1024 };
+enum { MOST_CANDIDATES = 12, ROUNDS = 3, CONFIRM_ROUNDS = 6, GRID_ROWS = 64, GRID_K = 1024 };
 #define MARGIN 0.05
 #define SHORT_S 0.002
 #define LONG_S 0.01
@@ -87,7 +87,7 @@ static bool gains(double best, double first) { return best < first * (1 - MARGIN
 static weir_status confirm(tuning *k, wr_trial *t, candidate pair[2], bool *gained) {
   pair[0].best = pair[1].best = 1e300;
   *gained = true;
-  for (int r = 0; r < ROUNDS && *gained; r++) {
+  for (int r = 0; r < CONFIRM_ROUNDS && *gained; r++) {
     WR_TRY(time_round(k, t, pair, 2, LONG_S));
     *gained = gains(pair[1].last, pair[0].last) && gains(pair[1].best, pair[0].best);
   }
