@@ -856,8 +856,8 @@ static void conversations_and_questions(void) {
 
 TEST_MAIN("session", TEST(same_bits_for_threads_and_cuts), TEST(all_logits_are_those_of_prefixes), TEST(prefix_is_reused),
           TEST(forks_are_independent), TEST(company_changes_nothing), TEST(caches_of_both_types), TEST(caches_of_short_types),
-          TEST(types_that_do_not_fit_are_refused),
-          TEST(two_sessions_in_two_threads), TEST(tells_the_story), TEST(stops_at_texts), TEST(stops_when_told),
-          TEST(greedy_is_exact), TEST(seeds_repeat), TEST(draws_follow_the_distribution), TEST(filters_keep_what_sorting_keeps),
-          TEST(refuses_values_out_of_range), TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up),
-          TEST(refuses_what_does_not_fit), TEST(chats), TEST(conversations_and_questions))
+          TEST(types_that_do_not_fit_are_refused), TEST(two_sessions_in_two_threads), TEST(tells_the_story),
+          TEST(stops_at_texts), TEST(stops_when_told), TEST(greedy_is_exact), TEST(seeds_repeat),
+          TEST(draws_follow_the_distribution), TEST(filters_keep_what_sorting_keeps), TEST(refuses_values_out_of_range),
+          TEST(penalty_and_ties), TEST(scores), TEST(profile_adds_up), TEST(refuses_what_does_not_fit), TEST(chats),
+          TEST(conversations_and_questions))

@@ -13,7 +13,8 @@ wr_dtype wr_kv_dtype(weir_kv_type t) {
 }
 
 weir_status wr_kv_check(const wr_hparams *h, weir_kv_type t) {
-  if ((int)t < WEIR_KV_DEFAULT || (int)t > WEIR_KV_Q4_0) return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)t);
+  if ((int)t < WEIR_KV_DEFAULT || (int)t > WEIR_KV_Q4_0)
+    return wr_fail(WEIR_EUSAGE, "kv is %d, which is no weir_kv_type", (int)t);
   const wr_dtype_info *type = &wr_dtypes[wr_kv_dtype(t)];
   const int64_t width = h->key_width % type->block ? h->key_width : h->value_width;
   if (width % type->block)

@@ -272,8 +272,7 @@ static void attention_paged_cost(const wr_call *c, wr_cost *out) {
   const double rows = (double)wr_live_rows(c, PAGED_Q), window = ((const wr_attention_params *)c->params)->window;
   if (tok <= 0) tok = rows * (double)(c->args[PAGED_TABLE].ext[1] * kc->ext[3]);
   if (window > 0) tok = WR_MIN(tok, rows * window);
-  out->kv_bytes =
-      tok * (double)kc->ext[1] * ((double)kc->ext[2] * elem_bytes(kc) + (double)vc->ext[3] * elem_bytes(vc));
+  out->kv_bytes = tok * (double)kc->ext[1] * ((double)kc->ext[2] * elem_bytes(kc) + (double)vc->ext[3] * elem_bytes(vc));
   out->read_bytes = wr_cost_bytes(c, PAGED_Q) + out->kv_bytes;
   out->write_bytes = wr_cost_bytes(c, PAGED_Y);
   out->flop = 2 * tok * (double)q->ext[1] * (double)(kc->ext[2] + vc->ext[3]);
@@ -451,7 +450,8 @@ static void fill_cache(wr_case *c, const wr_arg *a, wr_rng *rng, bool keys) {
 static void fill_kcache(wr_case *c, const wr_arg *a, wr_rng *rng) { fill_cache(c, a, rng, true); }
 static void fill_vcache(wr_case *c, const wr_arg *a, wr_rng *rng) { fill_cache(c, a, rng, false); }
 
-static int cache_input(wr_case *c, wr_program *p, bool keys, int64_t pages, int64_t e1, int64_t e2, int64_t e3, wr_fill_fn fill) {
+static int cache_input(wr_case *c, wr_program *p, bool keys, int64_t pages, int64_t e1, int64_t e2, int64_t e3,
+                       wr_fill_fn fill) {
   const int type = wr_case_dtype(c, "cache", WR_F32);
   wr_vtype t = wr_rule_type(type, 0, pages, e1, e2, e3);
   if (keys) t.layout = (uint8_t)wr_keys_layout((wr_dtype)type);

@@ -85,10 +85,10 @@ enum { DIRECT = 4 };
 typedef struct page_part {
   const uint8_t *from, *ahead;
   int64_t D;
-  int lo, hi;         /* values: places */
-  float *to;          /* the copy; scores from the page's first on, LINE from a query to the next; sums */
+  int lo, hi; /* values: places */
+  float *to;  /* the copy; scores from the page's first on, LINE from a query to the next; sums */
   int64_t step;
-  const float *x;     /* queries; weights from the page's first on, LINE from a query to the next */
+  const float *x; /* queries; weights from the page's first on, LINE from a query to the next */
 } page_part;
 
 /* Vectors of a line that go together: what the registers hold of sums. */
@@ -173,7 +173,8 @@ CODEC(F16)
 CODEC(BF16)
 CODEC(Q8_0)
 CODEC(Q4_0)
-#define EACH(name, type) {name##_##type##_0, name##_##type##_1, name##_##type##_2, name##_##type##_3, name##_##type##_4}
+#define EACH(name, type) \
+  { name##_##type##_0, name##_##type##_1, name##_##type##_2, name##_##type##_3, name##_##type##_4 }
 #define ROW(type) [WR_##type] = {EACH(keys, type), EACH(values, type)}
 static const codec codecs[WR_DTYPE_COUNT] = {ROW(F32), ROW(F16), ROW(BF16), ROW(Q8_0), ROW(Q4_0)};
 #undef ROW
@@ -312,10 +313,10 @@ static void attend_split(const wr_call *c, const tile *t, int64_t number, const 
   float *const p_of_row = room->p + s.a * group * LINE, *const sums_of_row = out->acc + s.a * group * Dv;
   for (int64_t p = p0; p < p1; p++) /* its values are what is read next but three pages of keys */
     type->keys[direct](&(page_part){.from = page_of(kc, t, first_page + p),
-                               .ahead = page_of(vc, t, first_page + p),
-                               .D = Dqk,
-                               .to = direct ? p_of_row + p * P : room->pages + p * P * Dqk,
-                               .x = room->q + s.a * group * Dqk});
+                                    .ahead = page_of(vc, t, first_page + p),
+                                    .D = Dqk,
+                                    .to = direct ? p_of_row + p * P : room->pages + p * P * Dqk,
+                                    .x = room->q + s.a * group * Dqk});
   if (!direct) score(&s, room, Dqk, p0, p1);
   for (int64_t i = s.a * group; i < s.b * group; i++) {
     const int64_t past = t->past + i / group;
@@ -325,13 +326,13 @@ static void attend_split(const wr_call *c, const tile *t, int64_t number, const 
   memset(sums_of_row, 0, (size_t)((s.b - s.a) * group * Dv) * sizeof(float));
   for (int64_t p = p0; p < p1; p++)
     type->values[direct](&(page_part){.from = page_of(vc, t, first_page + p),
-                                 .ahead = page_of(kc, t, WR_MIN(first_page + p + SPLIT / P, last_page)),
-                                 .D = Dv,
-                                 .lo = (int)WR_MAX(lo - p * P, (int64_t)0),
-                                 .hi = (int)WR_MIN(hi - p * P, (int64_t)P),
-                                 .to = direct ? sums_of_row : room->pages + p * P * step,
-                                 .step = step,
-                                 .x = p_of_row + p * P});
+                                      .ahead = page_of(kc, t, WR_MIN(first_page + p + SPLIT / P, last_page)),
+                                      .D = Dv,
+                                      .lo = (int)WR_MAX(lo - p * P, (int64_t)0),
+                                      .hi = (int)WR_MIN(hi - p * P, (int64_t)P),
+                                      .to = direct ? sums_of_row : room->pages + p * P * step,
+                                      .step = step,
+                                      .x = p_of_row + p * P});
   if (!direct) add_all_values(c, &s, room, Dv, out->acc);
 }
 
