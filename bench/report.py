@@ -39,7 +39,7 @@ td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 .track u{position:absolute;top:-3px;bottom:-3px;width:2px;background:var(--fg)}
 .ok{color:var(--ok)}.no{color:var(--no);font-weight:600}
 td.heat{text-align:right;font-variant-numeric:tabular-nums}
-details{margin:.6em 0}summary{cursor:pointer;color:var(--dim)}
+details{margin:1em 0}summary{cursor:pointer;color:var(--dim)}
 svg.line{width:120px;height:22px;display:block}svg.line polyline{fill:none;stroke:var(--bar);stroke-width:1.6;vector-effect:non-scaling-stroke}
 @media(max-width:560px){body{padding:10px}.track{min-width:110px}}
 """
@@ -52,9 +52,10 @@ def esc(text):
 
 def number(text):
     try:
-        return float(text)
+        x = float(text)
     except (TypeError, ValueError):
         return None
+    return x if math.isfinite(x) else None
 
 
 def read(path):
@@ -102,13 +103,13 @@ def comparisons(rows):
     return history
 
 
+GROUPS = [(" sequences ", "Several sequences"), ("decode at ", "Decode behind a context"), ("slope ", "Decode behind a context"), ("decode ", "Decode"),
+          ("prompt ", "Prompt"), ("start", "Start"), ("quantize ", "Quantizing"), ("train", "Training"), ("save", "Training"),
+          ("data build ", "Tokenizing"), ("BPE ", "Tokenizing")]  # part of `what`, and the table that it belongs to; the first that fits
+
+
 def group_of(what):
-    """The first word or two: what is measured."""
-    for start in ("decode at", "decode", "prompt", "slope", "memory of training", "train", "data build", "BPE"):
-        if what.startswith(start):
-            return {"decode at": "Decode behind a context", "slope": "Decode behind a context", "decode": "Decode", "prompt": "Prompt",
-                    "train": "Training", "memory of training": "Training", "data build": "Tokenizing", "BPE": "Tokenizing"}[start]
-    return what.split(",")[0].split(" ")[0].capitalize()
+    return next((group for part, group in GROUPS if part in what), "Other")
 
 
 SCALE = (0.5, 1, 2, 4, 8, 16)  # doublings

@@ -73,6 +73,17 @@ expect "no text and no network" 1 "DATA=file" env -i PATH="$tmp/bin" WEIR_CACHE=
 mkdir -p "$tmp/cache/models" && echo garbage >"$tmp/cache/models/smollm2-135m-instruct-q4_1.gguf"
 expect "a model that is damaged is not used" 1 "no model" env WEIR_CACHE="$tmp/cache" WEIR_OFFLINE=1 tools/fetch-model
 
+# the page of the benches: drawn from this tree's records and from hostile ones, the same bytes again, nothing let through as markup
+mkdir -p "$tmp/records"
+head -n 1 bench/records/*.csv | grep -m 1 ^date, >"$tmp/records/a<b>.csv"
+echo "2026-12-01 00:00,\"<script>\",m,\"decode <b>'x\"\"y, 1 thread\",tok/s,2,nan,zero,,,,1e999,-1,PASS,1,,<i>,<u>: &" >>"$tmp/records/a<b>.csv"
+expect "the page of the benches" 0 "KB" bench/report.py --out "$tmp/one.html"
+expect "a page of hostile records" 0 "KB" bench/report.py --records "$tmp/records" --out "$tmp/two.html"
+bench/report.py --records "$tmp/records" --out "$tmp/again.html" >/dev/null
+cmp -s "$tmp/two.html" "$tmp/again.html" && ok || no "bench/report.py: other bytes for the same records"
+! grep -qE '<script|<b>.x|<i>|a<b>' "$tmp/two.html" && ok || no "bench/report.py lets markup through"
+expect "no records" 0 "KB" bench/report.py --records "$tmp/none" --out "$tmp/three.html"
+
 while read -r lines file; do
   [ "$file" = total ] || [ "$lines" -le 1200 ] || no "$file has $lines lines; 1,200 is the limit"
 done < <(find src include tests examples -name '*.[ch]' -print0 2>/dev/null | xargs -0 wc -l)
