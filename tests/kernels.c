@@ -624,9 +624,8 @@ static void count_case(wr_case *c) {
   wr_trial_close(&t);
 }
 
-static bool isa_missing(const wr_row *row) {
-  uint32_t have = devices[0]->isa;
-  return (row->isa & WR_ISA_LEVEL_MASK) > (have & WR_ISA_LEVEL_MASK) || (row->isa & ~(uint32_t)WR_ISA_LEVEL_MASK & ~have);
+static const char *isa_missing(const wr_row *row) {
+  return wr_isa_missing(row->isa, devices[0]->isa);
 }
 
 /* A row that no case takes is a row that nobody tests. */
@@ -636,7 +635,7 @@ static void test_coverage(void) {
       const wr_row *row = &wr_ops[o]->rows[i];
       if (taken[o][i]) continue;
       if (isa_missing(row)) {
-        printf("SKIP kernels.%s: needs %s\n", row->name, wr_isa_name(row->isa));
+        printf("SKIP kernels.%s: needs %s\n", row->name, isa_missing(row));
         skipped++;
       } else if (strcmp(row->klass, "onednn") == 0 && wr_onednn_missing()) {
         printf("SKIP kernels.%s: %s\n", row->name, wr_onednn_missing());

@@ -40,6 +40,9 @@ static void instruction_sets(void) {
     CHECK_EQ_INT(wr_isa_detect(&isa), WEIR_EUSAGE);
   CHECK_STR(wr_isa_name(WR_ISA_AVX512 | WR_ISA_AVX512_FP16), "avx512");
   CHECK_STR(wr_isa_name(77), "unknown");
+  CHECK_STR(wr_isa_missing(WR_ISA_AVX512_AMX, WR_ISA_AVX512 | WR_ISA_AVX512_FP16), "amx");
+  CHECK_STR(wr_isa_missing(WR_ISA_AVX512_AMX, WR_ISA_AVX2), "avx512");
+  CHECK(!wr_isa_missing(WR_ISA_AVX2, WR_ISA_AVX512) && !wr_isa_missing(WR_ISA_AVX512_AMX, WR_ISA_AVX512_AMX));
   if (kept)
     setenv("WEIR_ISA", kept, 1);
   else
@@ -125,10 +128,13 @@ static weir_machine first, second;
 static void measured_and_kept(void) {
   cache_begin();
   weir_machine_options o = {.quick = true, .progress = count_calls, .user = &calls};
+  const weir_machine_options kept = {.kept = true};
+  CHECK_EQ_INT(weir_machine_measure(&kept, &first), WEIR_EUNSUPPORTED);
   REQUIRE(weir_machine_measure(&o, &first) == WEIR_OK);
   CHECK(!first.cached && first.quick && calls > 5);
   check_structure(&first);
   int after = calls;
+  REQUIRE(weir_machine_measure(&kept, &second) == WEIR_OK && second.cached);
   REQUIRE(weir_machine_measure(&o, &second) == WEIR_OK);
   CHECK(second.cached && calls == after && second.date == first.date);
   CHECK(second.n_reads == first.n_reads && second.n_peaks == first.n_peaks && second.n_barriers == first.n_barriers);

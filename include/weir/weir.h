@@ -483,6 +483,8 @@ typedef struct weir_result {
     double limit;          /* that measuring */
   } seconds;
   double prefill_tok_s;    /* evaluated prompt tokens / prefill; 0: none */
+  double prefill_share;    /* of the time that the prompt's operations take at this machine's arithmetic peaks (int8 where products are of
+                              bytes, else fp32), by its kept measurement; 0: nothing is kept (weir bench machine) */
   double decode_tok_s;     /* decode steps (tokens - 1: the first comes from the prompt's logits) / decode; 0: none */
   double bytes_per_token;  /* mean over the decode steps, weights + KV, from the cost rules */
   double weight_bytes_per_token, kv_bytes_per_token;
@@ -726,6 +728,7 @@ typedef struct weir_machine_options {
   bool quick;              /* about 1 s instead of 5 to 10; a kept full result is as good */
   bool refresh;            /* measure even if a result is kept */
   bool no_cache;           /* neither look for a kept result nor keep this one */
+  bool kept;               /* only a kept result, quick or not; EUNSUPPORTED without one */
   int threads;             /* measure 1 … threads; 0: the default number. Another number than that is never kept */
   int (*progress)(void *user, const char *what, double done); /* done: 0 … 1; not 0 back: ESTOPPED. May be NULL */
   void *user;

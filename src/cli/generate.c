@@ -80,6 +80,7 @@ void wr_json_result(wr_json *j, const weir_result *r) {
   wr_json_number(j, "limit", r->seconds.limit);
   wr_json_end(j);
   wr_json_number(j, "prefill_tok_s", r->prefill_tok_s);
+  wr_json_number(j, "prefill_share", r->prefill_share);
   wr_json_number(j, "decode_tok_s", r->decode_tok_s);
   wr_json_number(j, "bytes_per_token", r->bytes_per_token);
   wr_json_number(j, "weight_bytes_per_token", r->weight_bytes_per_token);
@@ -121,6 +122,7 @@ static void print_report(const weir_result *r, int threads) {
   wr_size(weights, r->weight_bytes_per_token);
   wr_size(kv, r->kv_bytes_per_token);
   fprintf(stderr, "\nprompt %5zu tokens  %7.1f tok/s", r->n_prompt_tokens, r->prefill_tok_s);
+  if (r->prefill_share > 0) fprintf(stderr, "  %.0f %% of the peak", r->prefill_share * 100);
   if (r->n_reused) fprintf(stderr, "  (%zu were in the cache)", r->n_reused);
   if (r->seed) fprintf(stderr, "  seed %llu", (unsigned long long)r->seed);
   if (r->decode_tok_s <= 0) {

@@ -58,9 +58,9 @@ const char *wr_row_refuses(const wr_op *op, const wr_row *row, const wr_call *c,
     snprintf(buf, cap, "is for device %s", row->device);
     return buf;
   }
-  const uint32_t level = row->isa & WR_ISA_LEVEL_MASK, features = row->isa & ~(uint32_t)WR_ISA_LEVEL_MASK;
-  if (level > (d->isa & WR_ISA_LEVEL_MASK) || (features & ~d->isa)) {
-    snprintf(buf, cap, "needs %s, this device has %s", wr_isa_name(row->isa), wr_isa_name(d->isa));
+  const char *missing = wr_isa_missing(row->isa, d->isa);
+  if (missing) {
+    snprintf(buf, cap, "needs %s, this device has %s", missing, wr_isa_name(d->isa));
     return buf;
   }
   for (int a = 0; op->args[a].role != WR_ARG_END; a++) {

@@ -141,8 +141,10 @@ wr_null_counts wr_null_device_counts(const wr_device *d);
 
 /* ---- CPU instruction sets. A level includes all lower ones. */
 enum wr_isa { WR_ISA_GENERIC = 0, WR_ISA_AVX2 = 1, WR_ISA_AVX512 = 2 }; /* avx512: F+BW+VL+DQ+VNNI */
-enum { WR_ISA_LEVEL_MASK = 0xff, WR_ISA_AVX512_FP16 = 0x100, WR_ISA_AVX512_BF16 = 0x200, WR_ISA_AMX_INT8 = 0x400 };
+enum { WR_ISA_LEVEL_MASK = 0xff, WR_ISA_AVX512_FP16 = 0x100, WR_ISA_AVX512_BF16 = 0x200, WR_ISA_AMX_INT8 = 0x400,
+       WR_ISA_AVX512_AMX = WR_ISA_AVX512 | WR_ISA_AMX_INT8 };
 const char *wr_isa_name(uint32_t isa);       /* "avx512" */
+const char *wr_isa_missing(uint32_t needed, uint32_t have); /* "avx512", "amx": what is needed first; NULL: nothing */
 weir_status wr_isa_detect(uint32_t *out);    /* what this CPU and OS allow, lowered by WEIR_ISA=generic|avx2|avx512 */
 
 #endif

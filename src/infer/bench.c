@@ -10,21 +10,12 @@ typedef struct bench {
   bool stopped;
 } bench;
 
-/* The peak that a kernel's products could reach: integer products where the weights are quantised in the way that the kernels multiply. */
-static double peak_gop_s(const bench *b, const char *name) {
-  static const char *const int8_names[] = {"_q8_0_", "_q4_0_", "_q4_1_"};
-  for (size_t i = 0; i < WR_ARRAY_LEN(int8_names); i++) {
-    const double gop_s = weir_machine_gop_s(b->machine, "int8", b->threads);
-    if (strstr(name, int8_names[i]) && gop_s > 0) return gop_s;
-  }
-  return weir_machine_gop_s(b->machine, "fp32", b->threads);
-}
-
 static void each(void *user, const wr_bench_op *r) {
   bench *b = user;
   if (b->stopped) return;
   const double bandwidth = weir_machine_gb_s(b->machine, (uint64_t)r->working_set_bytes, b->threads),
-               peak = peak_gop_s(b, r->name);
+               of_type = weir_machine_gop_s(b->machine, r->factors, b->threads),
+               peak = of_type > 0 ? of_type : weir_machine_gop_s(b->machine, "fp32", b->threads);
   const double bytes_us = bandwidth > 0 ? r->bytes / bandwidth / 1e3 : 0, flop_us = peak > 0 ? r->flop / peak / 1e3 : 0;
   const bool by_bytes = bytes_us >= flop_us;
   const weir_bench_row row = {.name = r->name,

@@ -104,6 +104,10 @@ static weir_status work(run *g) {
   WR_TRY(prefill(g));
   if (!g->r->finish) WR_TRY(decode(g));
   if (!g->o->no_limit) report_limit(g);
+  if (!g->o->no_limit && g->r->prefill_tok_s > 0)
+    g->r->prefill_share =
+        wr_prompt_share(g->s->engine, g->s->model, (int64_t)g->r->n_reused,
+                        (int64_t)(g->r->n_prompt_tokens - g->r->n_reused), g->s->piece, g->r->seconds.prefill);
   if (g->o->profile) WR_TRY(wr_profile_make(&g->sums, g->r->seconds.decode * 1e9, g->r->limit_gb_s, &g->r->profile));
   return WEIR_OK;
 }

@@ -62,6 +62,8 @@ weir_status wr_limit_init(wr_limit *l, const weir_model *m);
 void wr_limit_free(wr_limit *l);
 void wr_limit_run(wr_limit *l);
 const char *wr_limit_mode(const wr_limit *l);
+/* weir_result.prefill_share of n tokens from position `first`, replayed `piece` at a time, in so many seconds. */
+double wr_prompt_share(wr_engine *e, const weir_model *m, int64_t first, int64_t n, int piece, double seconds);
 
 /* Sums of a profile while it runs. */
 typedef struct wr_profile_sums {

@@ -11,6 +11,7 @@
 
 #include "device/cpu/cpu.h"
 #include "infer/infer_i.h"
+#include "ops/ops.h"
 
 static const double LIMIT_BYTES = 256e6;
 
@@ -50,6 +51,36 @@ const char *wr_limit_mode(const wr_limit *l) {
   wr_cpu_facts_get(&facts);
   const double cache = (double)(facts.l3_bytes ? facts.l3_bytes : facts.l2_bytes);
   return l->bytes <= cache ? "cache" : "memory";
+}
+
+/* Operations of a replay of n rows whose first is at `position`, at the peaks, in seconds. */
+static double seconds_at_peak(const wr_plan *plan, int64_t position, int n, double int8_op_s, double fp32_op_s) {
+  const wr_regs regs = {.live = {[WR_LIVE_ROWS] = n, [WR_LIVE_OUT] = 1, [WR_LIVE_SEQS] = 1},
+                        .kv_tok = n * position + (int64_t)n * (n + 1) / 2};
+  double int8 = 0, fp32 = 0;
+  for (int i = 0; i < plan->list.n; i++) {
+    wr_cost c;
+    wr_plan_cost(plan, i, &regs, &c);
+    *(strcmp(wr_row_factors(plan->program->instrs[i].row), "int8") == 0 ? &int8 : &fp32) += c.flop;
+  }
+  return int8 / int8_op_s + fp32 / fp32_op_s;
+}
+
+double wr_prompt_share(wr_engine *e, const weir_model *m, int64_t first, int64_t n, int piece, double seconds) {
+  weir_machine machine;
+  const int threads = m->ctx->device->n_threads;
+  if (seconds <= 0 || weir_machine_measure(&(weir_machine_options){.kept = true}, &machine) != WEIR_OK) return 0;
+  const double fp32 = 1e9 * weir_machine_gop_s(&machine, "fp32", threads),
+               int8 = 1e9 * weir_machine_gop_s(&machine, "int8", threads);
+  if (!(fp32 > 0)) return 0;
+  double at_peak = 0;
+  for (int64_t at = 0; at < n; at += piece) {
+    const int k = (int)WR_MIN(n - at, (int64_t)piece);
+    const wr_plan *plan;
+    if (wr_engine_plan(e, k, 1, false, &plan) != WEIR_OK) return 0;
+    at_peak += seconds_at_peak(plan, first + at, k, int8 > 0 ? int8 : fp32, fp32);
+  }
+  return at_peak / seconds;
 }
 
 /* -------------------------------------------------------------------------------------------------- the op table */

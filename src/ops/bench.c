@@ -35,11 +35,7 @@ static double working_set(const wr_trial *t) {
   return bytes;
 }
 
-static const char *factors_of(const wr_trial *t) {
-  for (int i = 0; i < WR_MAX_ARGS; i++)
-    if (t->call.args[i].rank && wr_dtypes[t->call.args[i].dtype].kind == WR_QUANT) return "int8";
-  return "fp32";
-}
+const char *wr_row_factors(const wr_row *row) { return strncmp(row->klass, "q8", 2) == 0 ? "int8" : "fp32"; }
 
 static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_options *o,
                               void (*each)(void *user, const wr_bench_op *r), void *user) {
@@ -65,7 +61,7 @@ static weir_status bench_case(wr_case *c, wr_device *d, const wr_bench_ops_optio
                      .us = best * 1e6,
                      .bytes = t.cost.read_bytes + t.cost.write_bytes,
                      .flop = t.cost.flop,
-                     .factors = factors_of(&t),
+                     .factors = wr_row_factors(row),
                      .working_set_bytes = working_set(&t)};
     if (s == WEIR_OK) each(user, &r);
   }

@@ -123,6 +123,8 @@ bool wr_trial_intact(const wr_trial *t, char *why, size_t cap);
 weir_status wr_trial_time(wr_trial *t, const wr_row *row, wr_device *d, double least, int reps, double *best);
 /* References, and portable code on a processor that can do better. */
 bool wr_row_slow(const wr_row *row, const wr_device *d);
+/* What its products are of, as the machine's peaks call it: "int8" in the classes that quantise rows to bytes, else "fp32". */
+const char *wr_row_factors(const wr_row *row);
 /* The same case with every plain float argument as F64, holding the same numbers. */
 weir_status wr_trial_as_double(const wr_trial *t, wr_trial *out);
 
@@ -135,7 +137,7 @@ typedef struct wr_bench_ops_options {
 typedef struct wr_bench_op {
   const char *name, *shape; /* row, and the case's keys */
   double us, bytes, flop;   /* of one call */
-  const char *factors;      /* of its products, as the machine's peaks call them: "int8" with quantised weights, else "fp32" */
+  const char *factors;      /* wr_row_factors of the row */
   double working_set_bytes; /* all arguments together: says which level of cache to hold it against */
 } wr_bench_op;
 weir_status wr_bench_ops(wr_device *d, const wr_bench_ops_options *o, void (*each)(void *user, const wr_bench_op *r),

@@ -13,13 +13,16 @@
  * ROW(device, isa, name, types, klass, refuse, scratch): one kernel; `name` is the function, the row and the bench line.
  * ROW_ISAS(name, types, klass, refuse, scratch): a kernel of <family>_cpu.c, which is compiled once for each instruction set:
  * the rows name_avx512, name_avx2, name_generic, all of the same numeric class.
+ * ROW_X86(isa, name, types, klass, refuse, scratch): a kernel of <family>_cpu_avx512.c or _avx2.c, which only x86 has.
  */
 #if defined(__x86_64__)
 #define ROW_ISAS(name, types, klass, refuse, scratch) \
   ROW(cpu, AVX512, name##_avx512, types, klass, refuse, scratch) \
   ROW(cpu, AVX2, name##_avx2, types, klass, refuse, scratch) \
   ROW(cpu, GENERIC, name##_generic, types, klass, refuse, scratch)
+#define ROW_X86(isa, name, types, klass, refuse, scratch) ROW(cpu, isa, name, types, klass, refuse, scratch)
 #else
+#define ROW_X86(isa, name, types, klass, refuse, scratch)
 #define ROW_ISAS(name, types, klass, refuse, scratch) ROW(cpu, GENERIC, name##_generic, types, klass, refuse, scratch)
 #endif
 
@@ -36,3 +39,4 @@
 #undef ROWS
 #undef ROW
 #undef ROW_ISAS
+#undef ROW_X86

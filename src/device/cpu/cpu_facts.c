@@ -2,12 +2,13 @@
  * of the instruction set by WEIR_ISA.
  *
  * A feature counts only when the OS saves its registers (XCR0), else the first use would be an illegal instruction. AMX needs
- * one thing more that is not asked for here because it enlarges every signal frame: arch_prctl(ARCH_REQ_XCOMP_PERM) before its
- * use. References: Intel 64 SDM vol. 1 §13 (XCR0), vol. 2 CPUID.
+ * one thing more, Linux's leave to enlarge every signal frame by its tiles: it is asked for here, for the whole process.
+ * References: Intel 64 SDM vol. 1 §13 (XCR0), vol. 2 CPUID; Linux, Documentation/arch/x86/xstate.rst.
  */
 #include "device/cpu/cpu.h"
 
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -16,6 +17,10 @@
 #endif
 
 static const char *const level_names[] = {"generic", "avx2", "avx512"};
+static const struct {
+  uint32_t bit;
+  const char *name;
+} features[] = {{WR_ISA_AVX512_FP16, "fp16"}, {WR_ISA_AVX512_BF16, "bf16"}, {WR_ISA_AMX_INT8, "amx"}};
 
 #if defined(__x86_64__)
 
@@ -28,6 +33,11 @@ static uint64_t xcr0(void) {
 }
 
 static bool all_bits(uint32_t reg, uint32_t bits) { return (reg & bits) == bits; }
+
+static bool amx_allowed(void) {
+  enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
+  return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
+}
 
 static uint32_t isa_of_machine(void) {
   uint32_t a, b, c, d, a7, b7, c7, d7, sub_a = 0;
@@ -43,7 +53,7 @@ static uint32_t isa_of_machine(void) {
     isa = WR_ISA_AVX512;
     if (d7 & 1u << 23) isa |= WR_ISA_AVX512_FP16;
     if (sub_a & 1u << 5) isa |= WR_ISA_AVX512_BF16;
-    if (all_bits(d7, 1u << 24 | 1u << 25) && (saved & XCR0_AMX) == XCR0_AMX) isa |= WR_ISA_AMX_INT8;
+    if (all_bits(d7, 1u << 24 | 1u << 25) && (saved & XCR0_AMX) == XCR0_AMX && amx_allowed()) isa |= WR_ISA_AMX_INT8;
   }
   return isa;
 }
@@ -78,6 +88,13 @@ static void model_name(char out[64]) { out[0] = '\0'; }
 const char *wr_isa_name(uint32_t isa) {
   uint32_t level = isa & WR_ISA_LEVEL_MASK;
   return level < WR_ARRAY_LEN(level_names) ? level_names[level] : "unknown";
+}
+
+const char *wr_isa_missing(uint32_t needed, uint32_t have) {
+  if ((needed & WR_ISA_LEVEL_MASK) > (have & WR_ISA_LEVEL_MASK)) return wr_isa_name(needed);
+  for (size_t i = 0; i < WR_ARRAY_LEN(features); i++)
+    if (needed & ~have & features[i].bit) return features[i].name;
+  return NULL;
 }
 
 weir_status wr_isa_detect(uint32_t *out) {

@@ -108,8 +108,7 @@ static weir_status measure_peaks(measuring *k, int threads, uint32_t isa) {
   weir_machine *m = k->m;
   for (int i = 0; i < wr_peak_loops_n && m->n_peaks < WEIR_MACHINE_PEAKS; i++) {
     const wr_peak_loop *loop = &wr_peak_loops[i];
-    uint32_t level = loop->isa & WR_ISA_LEVEL_MASK, features = loop->isa & ~(uint32_t)WR_ISA_LEVEL_MASK;
-    if (level > (isa & WR_ISA_LEVEL_MASK) || (features & ~isa)) continue;
+    if (wr_isa_missing(loop->isa, isa)) continue;
     char what[48];
     snprintf(what, sizeof what, "%s peak of %d thread%s", loop->type, threads, threads > 1 ? "s" : "");
     WR_TRY(tell(k, what));
@@ -294,11 +293,13 @@ weir_status weir_machine_measure(const weir_machine_options *options, weir_machi
   bool usual = !o.threads || o.threads == m->threads;
   bool keeps = !o.no_cache && usual && wr_cache_dir(folder, sizeof folder) == WEIR_OK && wr_mkdir_p(folder) == WEIR_OK &&
                wr_machine_path(m, path, sizeof path) == WEIR_OK;
-  if (!o.no_cache && usual && !keeps) wr_log(WEIR_LOG_WARN, "the machine's figures cannot be kept: %s", weir_last_error());
+  if (!o.no_cache && !o.kept && usual && !keeps) wr_log(WEIR_LOG_WARN, "the machine's figures cannot be kept: %s", weir_last_error());
   bool found = keeps && wr_machine_load(path, m, kept);
   weir_status status = WEIR_OK;
-  if (found && !o.refresh && (o.quick || !kept->quick)) {
+  if (found && !o.refresh && (o.quick || o.kept || !kept->quick)) {
     *out = *kept;
+  } else if (o.kept) {
+    status = wr_fail(WEIR_EUNSUPPORTED, "no figures of this machine are kept: weir bench machine measures them");
   } else {
     if (o.threads) m->threads = o.threads;
     /* a quick result does not take the place of a full one */

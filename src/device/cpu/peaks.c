@@ -91,6 +91,21 @@ __attribute__((target("avx512f,avx512bw,avx512fp16"))) static void fp16_avx512(i
   #undef STEP
 }
 
+/* Six tiles of sums, one product of 16 rows by 64 bytes by 16 columns each. */
+enum { TILE_SUMS = 6 };
+static void int8_amx(int64_t rounds) {
+  static const struct {
+    uint8_t palette, rest[15];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+  } config = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+  __asm__ volatile("ldtilecfg %0" : : "m"(config)); /* which zeroes the tiles */
+  for (int64_t i = 0; i < rounds; i++)
+    __asm__ volatile("tdpbssd %tmm7, %tmm6, %tmm0\n\ttdpbssd %tmm7, %tmm6, %tmm1\n\ttdpbssd %tmm7, %tmm6, %tmm2\n\t"
+                     "tdpbssd %tmm7, %tmm6, %tmm3\n\ttdpbssd %tmm7, %tmm6, %tmm4\n\ttdpbssd %tmm7, %tmm6, %tmm5");
+  __asm__ volatile("tilerelease");
+}
+
 /* operations a round: sums × lanes × products a lane × (multiply and add) */
 const wr_peak_loop wr_peak_loops[] = {
     {"fp32", "mul add 128", WR_ISA_GENERIC, SUMS * 4 * 2, fp32_generic},
@@ -100,6 +115,7 @@ const wr_peak_loop wr_peak_loops[] = {
     {"bf16", "dot 512", WR_ISA_AVX512 | WR_ISA_AVX512_BF16, SUMS * 16 * 2 * 2, bf16_avx512},
     {"int8", "maddubs 256", WR_ISA_AVX2, SUMS * 32 * 2, int8_avx2},
     {"int8", "vnni 512", WR_ISA_AVX512, SUMS * 16 * 4 * 2, int8_avx512},
+    {"int8", "amx 16x64", WR_ISA_AVX512_AMX, TILE_SUMS * 16 * 64 * 16 * 2, int8_amx},
 };
 
 #else
