@@ -44,7 +44,8 @@ int main(int argc, char **argv) {
 
   weir_batch_report r;
   if ((s = weir_batch_get_report(batch, &r))) return fail(s);
-  fprintf(stderr, "%llu tokens in %llu steps, %.1f tok/s\n", (unsigned long long)r.tokens, (unsigned long long)r.steps, r.tok_s);
+  fprintf(stderr, "%llu tokens in %llu steps, %.1f tok/s\n", (unsigned long long)r.tokens, (unsigned long long)r.steps,
+          r.tok_s);
   weir_batch_close(batch);
   weir_model_close(model);
   weir_context_close(ctx);
