@@ -14,7 +14,7 @@
  *   says what was wrong, of the last failed call of the calling thread.
  * - In an option struct {0} is the default of every field. NULL for the whole struct means the same.
  * - The library never exits, never prints, never installs a signal handler. weir_hooks replaces its allocator, clock and log, and lets a test make files fail.
- * - Two threads may use two handles. One handle is used by one thread at a time, except weir_stop(). A model is shared
+ * - Two threads may use two handles. One handle is used by one thread at a time, except weir_stop() and what "batch" names. A model is shared
  *   read-only by any number of sessions; close them before the model, and the models before the context.
  * - Text is bytes with a length. It is UTF-8 where it is text; nothing needs a final NUL unless it says so.
  *
