@@ -477,8 +477,8 @@ static void man_page(void) {
   printf(".SH EXIT STATUS\n0 done; 1 the work failed; 2 wrong usage; 3 input refused; 4 not enough memory or disk; 5 device "
          "fault; 130 interrupted; 143 "
          "terminated.\n.SH ENVIRONMENT\n.TP\n.B WEIR_CACHE\nfolder of packed weights and measurements (~/.cache/weir)\n.TP\n.B "
-         "WEIR_ISA\ngeneric, avx2 or "
-         "avx512: use no newer instructions\n.TP\n.B WEIR_USE\nop:row,op:row: force kernels\n.TP\n.B WEIR_TUNE\noff: ignore the tune "
+         "WEIR_ISA\ngeneric, avx2, "
+         "avx512 or neon: use no newer instructions\n.TP\n.B WEIR_USE\nop:row,op:row: force kernels\n.TP\n.B WEIR_TUNE\noff: ignore the tune "
          "file\n.TP\n.B NO_COLOR\nno colour\n");
 }
 

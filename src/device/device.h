@@ -139,12 +139,21 @@ extern const int wr_devices_n;
 typedef struct wr_null_counts { int64_t runs, calls; double bytes, flop; size_t allocated_bytes; } wr_null_counts;
 wr_null_counts wr_null_device_counts(const wr_device *d);
 
-/* ---- CPU instruction sets. A level includes all lower ones. */
-enum wr_isa { WR_ISA_GENERIC = 0, WR_ISA_AVX2 = 1, WR_ISA_AVX512 = 2 }; /* avx512: F+BW+VL+DQ+VNNI */
+/* ---- CPU instruction sets. A level includes all lower ones of its family.
+ * avx512: F+BW+VL+DQ+VNNI; neon: Armv8.2's with the dot products of bytes, kernels and files named so are compiled for it. */
+enum wr_isa { WR_ISA_GENERIC = 0, WR_ISA_AVX2 = 1, WR_ISA_AVX512 = 2, WR_ISA_NEON = 1 };
+/* X(LEVEL, name, ...) for each that weir is compiled for, the best first; the Makefile's ISAS. */
+#if defined(__x86_64__)
+#define WR_EACH_ISA(X, ...) X(AVX512, avx512, __VA_ARGS__) X(AVX2, avx2, __VA_ARGS__) X(GENERIC, generic, __VA_ARGS__)
+#elif defined(__aarch64__)
+#define WR_EACH_ISA(X, ...) X(NEON, neon, __VA_ARGS__) X(GENERIC, generic, __VA_ARGS__)
+#else
+#define WR_EACH_ISA(X, ...) X(GENERIC, generic, __VA_ARGS__)
+#endif
 enum { WR_ISA_LEVEL_MASK = 0xff, WR_ISA_AVX512_FP16 = 0x100, WR_ISA_AVX512_BF16 = 0x200, WR_ISA_AMX_INT8 = 0x400,
        WR_ISA_AVX512_AMX = WR_ISA_AVX512 | WR_ISA_AMX_INT8 };
 const char *wr_isa_name(uint32_t isa);       /* "avx512" */
 const char *wr_isa_missing(uint32_t needed, uint32_t have); /* "avx512", "amx": what is needed first; NULL: nothing */
-weir_status wr_isa_detect(uint32_t *out);    /* what this CPU and OS allow, lowered by WEIR_ISA=generic|avx2|avx512 */
+weir_status wr_isa_detect(uint32_t *out);    /* what this CPU and OS allow, lowered by WEIR_ISA=generic|avx2|avx512|neon */
 
 #endif

@@ -179,6 +179,28 @@ WR_INLINE void wr_turn16(const float *from, int64_t from_step, float *to, int64_
     _mm512_storeu_ps(to + (12 + j) * to_step, _mm512_shuffle_f32x4(hi01, hi23, 0xdd));
   }
 }
+#elif WR_ISA_LEVEL == 1 && defined(__aarch64__)
+WR_INLINE void wr_turn16(const float *from, int64_t from_step, float *to, int64_t to_step) {
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; j++) {
+    /* lane i of column k: from[4 j + k][i] */
+    const v16 r0 = v16_load(from + 4 * j * from_step), r1 = v16_load(from + (4 * j + 1) * from_step);
+    const v16 r2 = v16_load(from + (4 * j + 2) * from_step), r3 = v16_load(from + (4 * j + 3) * from_step);
+#define WR_TURN4(x, i) \
+  do { \
+    const float32x4_t lo02 = vzip1q_f32(r0.x, r2.x), hi02 = vzip2q_f32(r0.x, r2.x); \
+    const float32x4_t lo13 = vzip1q_f32(r1.x, r3.x), hi13 = vzip2q_f32(r1.x, r3.x); \
+    float *const at = to + (i) * to_step + 4 * j; \
+    vst1q_f32(at, vzip1q_f32(lo02, lo13)), vst1q_f32(at + to_step, vzip2q_f32(lo02, lo13)); \
+    vst1q_f32(at + 2 * to_step, vzip1q_f32(hi02, hi13)), vst1q_f32(at + 3 * to_step, vzip2q_f32(hi02, hi13)); \
+  } while (0)
+    WR_TURN4(a, 0);
+    WR_TURN4(b, 4);
+    WR_TURN4(c, 8);
+    WR_TURN4(d, 12);
+#undef WR_TURN4
+  }
+}
 #elif WR_ISA_LEVEL == 1
 WR_INLINE void wr_turn8(const float *from, int64_t from_step, float *to, int64_t to_step) {
   __m256 a[8], b[8];

@@ -12,18 +12,15 @@
  *
  * ROW(device, isa, name, types, klass, refuse, scratch): one kernel; `name` is the function, the row and the bench line.
  * ROW_ISAS(name, types, klass, refuse, scratch): a kernel of <family>_cpu.c, which is compiled once for each instruction set:
- * the rows name_avx512, name_avx2, name_generic, all of the same numeric class.
+ * the rows name_avx512, name_avx2, name_generic (WR_EACH_ISA), all of the same numeric class.
  * ROW_X86(isa, name, types, klass, refuse, scratch): a kernel of <family>_cpu_avx512.c or _avx2.c, which only x86 has.
  */
+#define ROW_ISA(LEVEL, isa, name, ...) ROW(cpu, LEVEL, name##_##isa, __VA_ARGS__)
+#define ROW_ISAS(name, ...) WR_EACH_ISA(ROW_ISA, name, __VA_ARGS__)
 #if defined(__x86_64__)
-#define ROW_ISAS(name, types, klass, refuse, scratch) \
-  ROW(cpu, AVX512, name##_avx512, types, klass, refuse, scratch) \
-  ROW(cpu, AVX2, name##_avx2, types, klass, refuse, scratch) \
-  ROW(cpu, GENERIC, name##_generic, types, klass, refuse, scratch)
 #define ROW_X86(isa, name, types, klass, refuse, scratch) ROW(cpu, isa, name, types, klass, refuse, scratch)
 #else
 #define ROW_X86(isa, name, types, klass, refuse, scratch)
-#define ROW_ISAS(name, types, klass, refuse, scratch) ROW(cpu, GENERIC, name##_generic, types, klass, refuse, scratch)
 #endif
 
 #define ROWS(op, ...) __VA_ARGS__
@@ -40,3 +37,4 @@
 #undef ROW
 #undef ROW_ISAS
 #undef ROW_X86
+#undef ROW_ISA

@@ -105,6 +105,7 @@ WR_INLINE __m256i wr_dot4_u8(__m256i acc, __m256i u8, __m256i s8) {
   const __m256i top = _mm256_set1_epi8((char)0x80);
   return wr_dot4_u7(wr_dot4_u7(acc, _mm256_andnot_si256(top, u8), s8), _mm256_and_si256(top, u8), s8);
 }
+enum { WR_DOT_OFFSET = 0 };
 WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) {
   return WR_V16I(wr_dot4_u8(acc.a, u8.a, s8.a), wr_dot4_u8(acc.b, u8.b, s8.b));
 }

@@ -56,6 +56,7 @@ WR_INLINE int32_t v16i_sum(v16i a) { return _mm512_reduce_add_epi32(a); }
 WR_INLINE v16 v16_from_i32(v16i a) { return _mm512_cvtepi32_ps(a); }
 WR_INLINE v16i v16_round_i32(v16 a) { return _mm512_cvtps_epi32(a); }
 WR_INLINE v16i v16_trunc_i32(v16 a) { return _mm512_cvttps_epi32(a); }
+enum { WR_DOT_OFFSET = 0 };
 WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) { return _mm512_dpbusd_epi32(acc, u8, s8); }
 WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) { return _mm512_dpbusd_epi32(acc, u7, s8); }
 WR_INLINE void v16i_store_i8(int8_t *p, v16i a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }

@@ -84,6 +84,7 @@ WR_INLINE v16i v16_round_i32(v16 a) {
   const v16 magic = v16_set1(12582912.0f);
   return (v16i)(a + magic) - (v16i)magic;
 }
+enum { WR_DOT_OFFSET = 0 };
 WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) {
   for (int j = 0; j < 4; j++) {
     v16i w = v16i_and(v16i_shr(u8, 8 * j), v16i_set1(0xff)), x = v16i_sar(v16i_shl(s8, 24 - 8 * j), 24);

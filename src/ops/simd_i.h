@@ -1,13 +1,14 @@
 /* simd_i.h: sixteen lanes, for the files that are compiled once for each instruction set (*_cpu.c).
  *
- *   v16   sixteen floats        avx512: one zmm; avx2: two ymm; generic: a vector of the compiler's
+ *   v16   sixteen floats        avx512: one zmm; avx2: two ymm; neon: four quadwords; generic: a vector of the compiler's
  *   v16i  sixteen int32         (or 64 bytes, as the product of bytes sees it)
  *   m16   sixteen booleans
  *
  * Invariant: every function gives the same bits on every instruction set, NaN payloads excepted. So products that are to be
  * fused are written as v16_fma, horizontal sums have one fixed order, and exp is a polynomial of our own. Loads and stores need
- * no alignment. v16_round_i32 (to nearest even) is for |a| < 2^22 only, v16_trunc_i32
- * (towards zero) for what int32 holds.
+ * no alignment. v16_round_i32 (to nearest even) is for |a| < 2^22 only, v16_trunc_i32 (towards zero) for what int32 holds.
+ * v16i_dot4(acc, u8, s8) adds up (u8 - WR_DOT_OFFSET) * s8, four bytes a lane; v16i_dot4_u7 takes u8 below 128 as it is.
+ * WR_ISA_LEVEL is also how many v16 the registers hold: 1 eight (sixteen ymm, 32 quadwords), 2 thirty-two.
  * Lanes past the end: the _n forms touch only the first n (0..16) elements in memory; loads fill the rest with zero.
  *
  * Each instruction set has its file, simd_ISA_i.h. The generic form calls fmaf() for each lane: right everywhere, slow where
@@ -38,6 +39,8 @@ WR_INLINE void wr_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 
 #if WR_ISA_LEVEL >= 2
 #include "ops/simd_avx512_i.h"
+#elif WR_ISA_LEVEL == 1 && defined(__aarch64__)
+#include "ops/simd_neon_i.h"
 #elif WR_ISA_LEVEL == 1
 #include "ops/simd_avx2_i.h"
 #else

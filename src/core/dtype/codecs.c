@@ -144,16 +144,10 @@ static void encode_Q5_1(const float *src, void *dst, int64_t n) {
 
 /* -------------------------------------------------------------------------------------------------------------------- table */
 
-#if defined(__x86_64__)
-  #define DECODERS(name) \
-    { wr_decode_##name##_generic, wr_decode_##name##_avx2, wr_decode_##name##_avx512 }
-#else
-  #define DECODERS(name) \
-    { wr_decode_##name##_generic }
-#endif
+#define DECODER(LEVEL, isa, name) [WR_ISA_##LEVEL] = wr_decode_##name##_##isa,
 wr_decode_fn *wr_decoder(wr_dtype t, int isa_level) {
   static wr_decode_fn *const decoders[WR_DTYPE_COUNT][3] = {
-#define DTYPE(name, text, block, bytes, kind, tol) DECODERS(name),
+#define DTYPE(name, text, block, bytes, kind, tol) {WR_EACH_ISA(DECODER, name)},
 #include "core/dtype.def"
 #undef DTYPE
   };

@@ -5,13 +5,8 @@
 #include "core/core.h"
 
 /* decode_cpu.c is compiled once for each instruction set: wr_decode_Q8_0_avx2, ... */
-#if defined(__x86_64__)
-#define WR_DECODE_ISAS(X, name) X(name, generic) X(name, avx2) X(name, avx512)
-#else
-#define WR_DECODE_ISAS(X, name) X(name, generic)
-#endif
-#define WR_DECODE_DECLARE(name, isa) void wr_decode_##name##_##isa(const void *src, float *dst, int64_t n);
-#define DTYPE(name, text, block, bytes, kind, tol) WR_DECODE_ISAS(WR_DECODE_DECLARE, name)
+#define WR_DECODE_DECLARE(LEVEL, isa, name) void wr_decode_##name##_##isa(const void *src, float *dst, int64_t n);
+#define DTYPE(name, text, block, bytes, kind, tol) WR_EACH_ISA(WR_DECODE_DECLARE, name)
 #include "core/dtype.def"
 #undef DTYPE
 

@@ -3,7 +3,8 @@
  *
  * A feature counts only when the OS saves its registers (XCR0), else the first use would be an illegal instruction. AMX needs
  * one thing more, Linux's leave to enlarge every signal frame by its tiles: it is asked for here, for the whole process.
- * References: Intel 64 SDM vol. 1 §13 (XCR0), vol. 2 CPUID; Linux, Documentation/arch/x86/xstate.rst.
+ * References: Intel 64 SDM vol. 1 §13 (XCR0), vol. 2 CPUID; Linux, Documentation/arch/x86/xstate.rst; arm64/elf_hwcaps.rst,
+ * arm64/cpu-feature-registers.rst.
  */
 #include "device/cpu/cpu.h"
 
@@ -14,9 +15,12 @@
 
 #if defined(__x86_64__)
   #include <cpuid.h>
+#elif defined(__aarch64__)
+  #include <sys/auxv.h>
 #endif
 
-static const char *const level_names[] = {"generic", "avx2", "avx512"};
+#define LEVEL_NAME(LEVEL, isa, _) [WR_ISA_##LEVEL] = #isa,
+static const char *const level_names[] = {WR_EACH_ISA(LEVEL_NAME, )};
 static const struct {
   uint32_t bit;
   const char *name;
@@ -75,6 +79,32 @@ static void model_name(char out[64]) {
   }
   while (n && out[n - 1] == ' ') n--;
   out[n] = '\0';
+}
+
+#elif defined(__aarch64__)
+
+enum { NEON_HWCAPS = HWCAP_ASIMD | HWCAP_ASIMDDP };
+
+static uint32_t isa_of_machine(void) {
+  return (getauxval(AT_HWCAP) & NEON_HWCAPS) == NEON_HWCAPS ? WR_ISA_NEON : WR_ISA_GENERIC;
+}
+
+/* There are no names in the CPU, only numbers, which the kernel lets everyone read. Arm's own (MIDR_EL1; their reference manuals): */
+static void model_name(char out[64]) {
+  static const struct {
+    uint32_t part;
+    const char *name;
+  } parts[] = {{0xd03, "Cortex-A53"}, {0xd05, "Cortex-A55"},   {0xd08, "Cortex-A72"},   {0xd0b, "Cortex-A76"}, {0xd0c, "Neoverse N1"},
+               {0xd40, "Neoverse V1"}, {0xd49, "Neoverse N2"}, {0xd4f, "Neoverse V2"}};
+  enum { ARM = 0x41 };
+  uint64_t midr;
+  out[0] = '\0';
+  if (!(getauxval(AT_HWCAP) & HWCAP_CPUID)) return;
+  __asm__("mrs %0, MIDR_EL1" : "=r"(midr));
+  const uint32_t maker = (uint32_t)(midr >> 24) & 0xff, part = (uint32_t)(midr >> 4) & 0xfff;
+  snprintf(out, 64, "Arm CPU, maker 0x%02x, part 0x%03x", maker, part);
+  for (size_t i = 0; maker == ARM && i < WR_ARRAY_LEN(parts); i++)
+    if (parts[i].part == part) snprintf(out, 64, "Arm %s", parts[i].name);
 }
 
 #else

@@ -12,6 +12,8 @@
 
 #if defined(__x86_64__)
   #include <immintrin.h>
+#elif defined(__aarch64__)
+  #include <arm_neon.h>
 #endif
 
 #define LINE ((size_t)64)
@@ -79,10 +81,20 @@ __attribute__((target("avx512f"))) static void read_avx512(const uint8_t *p, siz
   else
     read_512(p, lines, 0);
 }
-static const read_fn read_fns[] = {read_generic, read_avx2, read_avx512};
-#else
-static const read_fn read_fns[] = {read_generic};
+#elif defined(__aarch64__)
+static inline __attribute__((always_inline)) void read_128(const uint8_t *p, size_t lines, size_t ahead) {
+  READ_LOOP(uint8x16_t, vdupq_n_u8(0), vld1q_u8, veorq_u8, "w")
+}
+static void read_neon(const uint8_t *p, size_t lines, size_t ahead) {
+  if (ahead)
+    read_128(p, lines, AHEAD);
+  else
+    read_128(p, lines, 0);
+}
 #endif
+
+#define READ_FN(LEVEL, isa, _) [WR_ISA_##LEVEL] = read_##isa,
+static const read_fn read_fns[] = {WR_EACH_ISA(READ_FN, )};
 
 /* The widest loads of the machine, whatever WEIR_ISA asks of the kernels. */
 static read_fn best_read(void) {

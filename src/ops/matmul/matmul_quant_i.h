@@ -15,6 +15,9 @@
  * the integer -bias * s, or, for types with a minimum, the float d * s. */
 enum { XQ_BLOCK = 40 };
 
+/* What quant_dot's weights are more than their values. */
+WR_INLINE int quant_bias(wr_dtype t) { return wr_quant_of(t).bias - (wr_quant_of(t).bits == 8 ? WR_DOT_OFFSET : 0); }
+
 /* A row of x, K a multiple of 32, into row r of a tile of R. */
 WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile, int r, int R) {
   const v16i magnitude = v16i_set1(0x7fffffff);
@@ -33,7 +36,7 @@ WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile
     const v16i qlo = v16_round_i32(v16_mul(lo, v16_set1(inverse))), qhi = v16_round_i32(v16_mul(hi, v16_set1(inverse)));
     v16i_store_i8((int8_t *)block + 32 * r, qlo);
     v16i_store_i8((int8_t *)block + 32 * r + 16, qhi);
-    const int32_t s = finite ? v16i_sum(v16i_add(qlo, qhi)) : 0, biased = -wr_quant_of(t).bias * s;
+    const int32_t s = finite ? v16i_sum(v16i_add(qlo, qhi)) : 0, biased = -quant_bias(t) * s;
     const float scaled = d * (float)s;
     uint8_t *scales = block + 32 * R + 8 * r;
     memcpy(scales, &d, 4);

@@ -7,15 +7,10 @@
 /* The types that weir writes. */
 #define WR_QUANT_TYPES(X) X(F32) X(F16) X(BF16) X(Q8_0) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q4_K) X(Q5_K) X(Q6_K)
 
-#if defined(__x86_64__)
-#define WR_QUANT_ISAS(X, name) X(name, generic) X(name, avx2) X(name, avx512)
-#else
-#define WR_QUANT_ISAS(X, name) X(name, generic)
-#endif
-#define WR_QUANT_DECLARE_ISA(name, isa) wr_quant_fn wr_quant_##name##_##isa;
-#define WR_QUANT_DECLARE(name) WR_QUANT_ISAS(WR_QUANT_DECLARE_ISA, name)
+#define WR_QUANT_DECLARE_ISA(LEVEL, isa, name) wr_quant_fn wr_quant_##name##_##isa;
+#define WR_QUANT_DECLARE(name) WR_EACH_ISA(WR_QUANT_DECLARE_ISA, name)
 WR_QUANT_TYPES(WR_QUANT_DECLARE)
-#define WR_QUANT_DECLARE_ERROR(name, isa) wr_quant_error_fn wr_quant_##name##_##isa;
-WR_QUANT_ISAS(WR_QUANT_DECLARE_ERROR, error)
+#define WR_QUANT_DECLARE_ERROR(LEVEL, isa, name) wr_quant_error_fn wr_quant_##name##_##isa;
+WR_EACH_ISA(WR_QUANT_DECLARE_ERROR, error)
 
 #endif
