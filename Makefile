@@ -3,6 +3,7 @@
 #   make                        release build; leaves ./weir
 #   make VARIANT=asan check     the same in another variant: release debug asan tsan fuzz, each in a build folder of its own
 #   make CC=clang               another compiler: build/clang-release
+#   make CC=aarch64-linux-gnu-gcc SYSROOT=build/arm64      for another machine; tools/sysroot makes such a folder of its libraries
 #   make WERROR=0               warnings are errors in a git checkout only; this turns it off there, WERROR=1 on elsewhere
 #
 # Sources are found, not listed: a new file under src/ or tests/ is picked up, headers are tracked by the compiler (-MMD).
@@ -24,6 +25,7 @@ endif
 ifeq ($(VARIANT),fuzz)
 CC := clang
 endif
+MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
 B := build/$(if $(filter gcc cc,$(notdir $(CC)))$(filter fuzz,$(VARIANT)),,$(notdir $(CC))-)$(VARIANT)
 ifeq ($(MAKELEVEL),0)
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 1))
@@ -46,11 +48,16 @@ endif
 WARN     := -Wall -Wextra -Wshadow -Wconversion -Wmissing-prototypes $(if $(filter 1,$(WERROR)),-Werror)
 # Contraction is off: where a fused multiply-add is wanted it is written, so that every instruction set gives the same bits.
 CFLAGS_ALL := -std=gnu11 -Iinclude -Isrc -D_GNU_SOURCE $(WARN) -pthread -ffp-contract=off $(VARIANT_$(VARIANT)) $(CPPFLAGS) $(CFLAGS)
+ifdef SYSROOT # static, so that an emulator needs nothing of that machine
+INCLUDES   := -isystem $(SYSROOT)/usr/include -isystem $(SYSROOT)/usr/include/$(MACHINE)
+CFLAGS_ALL += $(INCLUDES)
+LDFLAGS    += -static -L$(SYSROOT)/usr/lib/$(MACHINE)
+endif
 LIBS     := -lpcre2-8 -ljansson -lzstd -lz -ldl -lm -pthread
 
-# An instruction set: its compiler flags, and the level that the sources see (0 generic, 1 avx2, 2 avx512).
+# An instruction set: its compiler flags, and the level that the sources see (0 generic, 1 avx2 or neon, 2 avx512).
 LEVEL_generic := 0
-ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+ifneq ($(filter x86_64-%,$(MACHINE)),)
 ISAS         := generic avx2 avx512
 ISA_generic  := -Wno-psabi
 ISA_avx2     := -mavx2 -mfma -mf16c
@@ -59,6 +66,10 @@ ISA_avx512   := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512v
 ISA_avx512   += $(if $(filter asan,$(VARIANT)),$(if $(findstring clang,$(CC)),,--param asan-use-after-return=0))
 LEVEL_avx2   := 1
 LEVEL_avx512 := 2
+else ifneq ($(filter aarch64-%,$(MACHINE)),)
+ISAS         := generic neon
+ISA_neon     := -march=armv8.2-a+dotprod
+LEVEL_neon   := 1
 else
 ISAS := generic
 endif
@@ -159,7 +170,7 @@ list:
 # Two small files that change only when their content does: the compile command, and which objects make the library.
 $(B)/command: FORCE
 	@mkdir -p $(@D) && echo '$(CC) $(CFLAGS_ALL) $(foreach i,$(ISAS),$(ISA_$(i)))' >$@.new
-	@cmp -s $@.new $@ && rm $@.new || { tools/deps --check $(CC) && mv $@.new $@; }
+	@cmp -s $@.new $@ && rm $@.new || { tools/deps --check $(CC) $(INCLUDES) && mv $@.new $@; }
 $(B)/objects: FORCE
 	@mkdir -p $(@D) && echo '$(LIB_OBJ) $(CASES)' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
