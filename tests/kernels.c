@@ -5,6 +5,8 @@
  *                                the percentage is the share of what this machine allows, by its measured bandwidth and peaks
  *   kernels --list               the rows, their numeric class and how many cases take them
  *   kernels --only PATTERN       the same as PATTERN
+ *   kernels --flop N             leave out the cases that take more operations (under an emulator)
+ *   kernels --bits               print a hash of each result of each class and case, to be compared with another build's
  *
  * For each row and case: the result against the op's reference row run on doubles, within the tolerance of the dtype table;
  * guard bands and padding whole, inputs unchanged, rows past `live` untouched; outputs and scratch full of NaN before; the
@@ -23,6 +25,9 @@ enum { TEAMS = 3 }; /* devices of 1, 2, 3 threads */
 static wr_device *devices[TEAMS];
 static int passed, failed, skipped;
 static const char *only = "";
+static double flop_limit = INFINITY;
+static int too_large; /* cases above it */
+static bool print_bits;
 static bool quiet; /* while a planted fault is looked for */
 static char last_fault[512];
 
@@ -423,6 +428,16 @@ typedef struct class_result {
   result out;
 } class_result;
 
+/* What other builds must get too. Not the references, which take libm as it is, nor what a library computes. */
+static void bits_of(const wr_trial *t, const wr_row *row, const result *out) {
+  if (strcmp(row->klass, "ref") == 0 || strcmp(row->klass, "onednn") == 0) return;
+  uint64_t h = 0;
+  for (int k = 0; k < WR_MAX_ARGS; k++)
+    for (int64_t r = 0; out->data[k] && r < (int64_t)t->args[k].rows; r++)
+      h = wr_hash64(row_of(t, k, out->data[k], r), t->args[k].row_bytes, h);
+  printf("%016llx %s %s | %s\n", (unsigned long long)h, t->op->name, row->klass, t->kase->text);
+}
+
 static bool check_class(const wr_trial *t, const wr_row *row, class_result *classes, int *n, result *out) {
   about a = {t->kase, row};
   for (int i = 0; i < *n; i++) {
@@ -436,6 +451,7 @@ static bool check_class(const wr_trial *t, const wr_row *row, class_result *clas
     result_free(out);
     return ok;
   }
+  if (print_bits) bits_of(t, row, out);
   classes[*n].klass = row->klass;
   classes[(*n)++].out = *out;
   *out = (result){0};
@@ -450,6 +466,11 @@ static void test_case(wr_case *c) {
   if (!any && !named(NULL, c)) return;
   if (wr_trial_open(c, &t) != WEIR_OK) {
     count(fault(&a, "%s", weir_last_error()));
+    return;
+  }
+  if (t.cost.flop > flop_limit) {
+    too_large++;
+    wr_trial_close(&t);
     return;
   }
   const wr_row *definition = &c->op->rows[c->op->n_rows - 1];
@@ -722,6 +743,10 @@ int main(int argc, char **argv) {
       reps = atoi(argv[++i]);
     else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
       only = argv[++i];
+    else if (strcmp(argv[i], "--flop") == 0 && i + 1 < argc)
+      flop_limit = atof(argv[++i]);
+    else if (strcmp(argv[i], "--bits") == 0)
+      print_bits = true;
     else if (argv[i][0] != '-')
       only = argv[i];
     else {
@@ -741,6 +766,10 @@ int main(int argc, char **argv) {
   test_plants();
   if (!*only) test_bad_lines();
   if (!*only) test_coverage();
+  if (too_large) {
+    printf("SKIP kernels.large: %d cases of more than %g operations\n", too_large, flop_limit);
+    skipped++;
+  }
   for (int i = 0; i < TEAMS; i++) devices[i]->api->close(devices[i]);
   printf("kernels: %d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed ? 1 : 0;
