@@ -20,7 +20,8 @@ static uint32_t isa_here(void) {
   return isa & WR_ISA_LEVEL_MASK;
 }
 
-static const char *const golden_types[] = {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q5_k", "q6_k"};
+static const char *const golden_types[] = {"f16",  "bf16", "q8_0", "q4_0", "q4_1", "q5_0",   "q5_1",
+                                           "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"};
 
 static const wr_gguf_tensor *golden_tensor(const wr_gguf *g, const char *prefix, const char *type) {
   char name[64];
@@ -131,7 +132,8 @@ static void encodes_within_half_a_step(void) {
 /* pack16 holds the same values, element for element, as the rows it was made of; missing rows read as zero; groups packed one
  * at a time and all at once are the same bytes; nothing is written outside. */
 static void packs_every_type(void) {
-  static const char *const types[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "f16", "bf16", "f32"};
+  static const char *const types[] = {"q8_0", "q4_0", "q4_1", "q5_0",   "q5_1", "iq4_nl", "q2_k", "q3_k",
+                                      "q4_k", "q5_k", "q6_k", "iq4_xs", "f16",  "bf16",   "f32"};
   static const int shapes[][2] = {{16, 32}, {1, 32}, {17, 96}, {31, 64}, {48, 576}, {5, 160}};
   wr_rng rng;
   wr_rng_seed(&rng, 11);
@@ -139,11 +141,14 @@ static void packs_every_type(void) {
     for (size_t s = 0; s < WR_ARRAY_LEN(shapes); s++) {
       wr_dtype t = (wr_dtype)wr_dtype_find(types[i]);
       bool floats = wr_dtypes[t].kind == WR_FLOAT;
-      int64_t n = shapes[s][0], cols = shapes[s][1] + (floats ? (int64_t)s : 0), groups = (n + 15) / 16;
+      int64_t n = shapes[s][0], cols = (shapes[s][1] + (floats ? (int64_t)s : 0)) * (wr_dtypes[t].block == 256 ? 8 : 1),
+              groups = (n + 15) / 16;
       size_t plain = wr_layout_bytes(WR_PLAIN, t, n, cols), packed = wr_layout_bytes(WR_PACK16, t, n, cols);
       CHECK_EQ_INT(packed % 64, 0);
       CHECK_EQ_INT(packed, (size_t)groups * wr_layout_row_bytes(WR_PACK16, t, cols));
-      CHECK(packed < wr_layout_bytes(WR_PLAIN, t, groups * 16, cols) + (size_t)groups * 128);
+      const size_t bytes = wr_layout_bytes(WR_PLAIN, t, groups * 16, cols);
+      CHECK(packed <
+            (t == WR_IQ4_XS ? bytes + bytes * 2 / 136 : bytes) + (size_t)groups * 128); /* its scales take two bytes more */
       uint8_t *src = malloc(plain), *dst = malloc(packed + 128), *again = malloc(packed);
       float *want = malloc((size_t)cols * 4), *got = malloc((size_t)cols * 4);
       REQUIRE(src && dst && again && want && got);
@@ -194,15 +199,28 @@ static void pack16_is_version_1(void) {
   for (int i = 0; i < 16; i++) q4[3][2 + i] = (uint8_t)(i | (15 - i) << 4);
   wr_pack16(WR_Q4_0, q4, 16, 32, d4, 0, 1);
   for (int i = 0; i < 16; i++) CHECK_EQ_INT(d4[64 + 64 * (i / 4) + 4 * 3 + i % 4], i | (15 - i) << 4);
+  /* six bits: four lines of nibbles, two of pairs; scales in four words a row, after F16 */
+  CHECK_EQ_INT(wr_layout_row_bytes(WR_PACK16, WR_Q6_K, 512), 64 + 2 * 256 + 16 * 384);
+  uint8_t q6[16][210] = {{0}}, d6[64 + 256 + 8 * 384];
+  q6[5][32] = 0x90, q6[5][128] = 0x30; /* element 64: nibble 0, pair 3; element 96: nibble 9, pair 0 */
+  q6[5][192 + 9] = 7, q6[5][208] = 0x21;
+  wr_pack16(WR_Q6_K, q6, 16, 256, d6, 0, 1);
+  CHECK_EQ_INT(d6[2 * 5], 0x21);
+  CHECK_EQ_INT(d6[64 + 64 * 2 + 4 * 5 + 1], 7 ^ 0x80);
+  CHECK_EQ_INT(d6[64 + 256 + 2 * 384 + 4 * 5], 0);
+  CHECK_EQ_INT(d6[64 + 256 + 2 * 384 + 256 + 4 * 5], 3);
+  CHECK_EQ_INT(d6[64 + 256 + 3 * 384 + 4 * 5], 9);
+  CHECK_EQ_INT(wr_layout_row_bytes(WR_PACK16, WR_Q4_K, 256), 64 + 3 * 64 + 8 * 256);
+  CHECK_EQ_INT(wr_layout_row_bytes(WR_PACK16, WR_Q2_K, 256), 64 + 4 * 64 + 8 * 128);
 }
 
 static void refuses_impossible_layouts(void) {
   CHECK(!wr_layout_ok(WR_PLAIN, WR_Q8_0, 33));
   CHECK(!wr_layout_ok(WR_PLAIN, WR_F32, 0));
-  CHECK(!wr_layout_ok(WR_PACK16, WR_Q4_K, 256));
+  CHECK(!wr_layout_ok(WR_PACK16, WR_Q4_K, 128));
   CHECK(!wr_layout_ok(WR_PACK16, WR_F64, 16));
   CHECK(wr_layout_ok(WR_PACK16, WR_F16, 1));
-  CHECK_EQ_INT(wr_layout_bytes(WR_PACK16, WR_Q6_K, 16, 256), 0);
+  CHECK_EQ_INT(wr_layout_bytes(WR_PACK16, WR_Q6_K, 16, 255), 0);
   CHECK_EQ_INT(wr_layout_bytes(WR_PLAIN, WR_F32, INT64_MAX / 4, 16), 0);
   CHECK_EQ_INT(wr_layout_bytes(WR_PACK16, WR_F32, INT64_MAX, 16), 0);
   CHECK_EQ_INT(wr_layout_bytes(WR_PACK16, WR_F32, 16, INT64_MAX / 8), 0);
@@ -265,7 +283,8 @@ static void quantizes_as_ggml(void) {
       const size_t row = wr_layout_row_bytes(WR_PLAIN, t, cols);
       for (size_t r = 0; r < x->dim[1]; r++) {
         const float *v = values + (int64_t)r * cols;
-        const double ours = square_error(&wr_dtypes[t], got + r * row, v, cols), ggml = square_error(&wr_dtypes[t], want->data + r * row, v, cols);
+        const double ours = square_error(&wr_dtypes[t], got + r * row, v, cols),
+                     ggml = square_error(&wr_dtypes[t], want->data + r * row, v, cols);
         double square = 0;
         for (int64_t k = 0; k < cols; k++) square += pow((double)v[k], 2);
         CHECK_MSG(ours <= 1.02 * ggml + 1e-6 * square, "%s row %zu: squared error %g, ggml's is %g", types[i], r, ours, ggml);
@@ -302,10 +321,12 @@ static void quantizes_alike_everywhere(void) {
         memset(all[level], 0xa5, sizeof all[level]);
         quantize(x, all[level], n);
         CHECK_EQ_INT(all[level][(size_t)n / 256 * block], 0xa5);
-        CHECK_MSG(memcmp(all[level], all[0], (size_t)WR_MIN(n, 256) / 256 * block) == 0, "%s: %d elements", wr_dtypes[t].name, n);
+        CHECK_MSG(memcmp(all[level], all[0], (size_t)WR_MIN(n, 256) / 256 * block) == 0, "%s: %d elements", wr_dtypes[t].name,
+                  n);
         if (n == N) break;
       }
-      CHECK_MSG(memcmp(all[level], all[0], N / 256 * block) == 0, "%s: %s gives other bytes", wr_dtypes[t].name, wr_isa_name(level));
+      CHECK_MSG(memcmp(all[level], all[0], N / 256 * block) == 0, "%s: %s gives other bytes", wr_dtypes[t].name,
+                wr_isa_name(level));
       for (size_t b = 0; b < N / 256; b++) {
         quantize(x + 256 * b, one, 256);
         CHECK_MSG(memcmp(one, all[level] + b * block, block) == 0, "%s: block %zu alone has other bytes", wr_dtypes[t].name, b);
@@ -317,7 +338,8 @@ static void quantizes_alike_everywhere(void) {
       CHECK_MSG(huge || fabsf(x[i] - y[i]) <= 0.6f, "%s: %g became %g", wr_dtypes[t].name, (double)x[i], (double)y[i]);
       if (i / 256 % 8 == 1) CHECK_EQ_INT(y[i] == 0, 1);
     }
-    for (uint32_t level = 0; level <= isa_here(); level++) { /* not finite: nothing to promise but that it returns, in its block */
+    for (uint32_t level = 0; level <= isa_here();
+         level++) { /* not finite: nothing to promise but that it returns, in its block */
       float bad[256];
       for (int k = 0; k < 256; k++) bad[k] = k % 3 ? NAN : k % 2 ? INFINITY : -INFINITY;
       memset(all[0], 0xa5, sizeof all[0]);
@@ -353,5 +375,5 @@ static void measures_errors(void) {
 }
 
 TEST_MAIN("codecs", TEST(decodes_golden_blocks), TEST(f16_every_pattern), TEST(f16_rounds_to_nearest_even),
-          TEST(encodes_within_half_a_step), TEST(quantizes_as_ggml), TEST(quantizes_alike_everywhere), TEST(measures_errors), TEST(packs_every_type), TEST(pack16_is_version_1), TEST(refuses_impossible_layouts),
-          TEST(single_elements))
+          TEST(encodes_within_half_a_step), TEST(quantizes_as_ggml), TEST(quantizes_alike_everywhere), TEST(measures_errors),
+          TEST(packs_every_type), TEST(pack16_is_version_1), TEST(refuses_impossible_layouts), TEST(single_elements))

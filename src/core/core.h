@@ -41,8 +41,9 @@ int wr_dtype_find(const char *name); /* -1: none */
 typedef void wr_decode_fn(const void *src, float *dst, int64_t n);
 wr_decode_fn *wr_decoder(wr_dtype t, int isa_level);
 
-/* How the packed form of a quantised dtype is made: quant.def. bits 0: it has none. Constant where t is. */
-typedef struct wr_quant { int bits, bias; bool minimum; } wr_quant;
+/* How the values of a quantised dtype are made: quant.def. bits 0: it is none. Constant where t is. */
+typedef struct wr_quant { int bits, bias, part; bool minimum; int scale_bits, scale_bias; bool table; } wr_quant;
+extern const uint8_t wr_iq4[16]; /* the table of the IQ4 types */
 static inline __attribute__((always_inline)) wr_quant wr_quant_of(wr_dtype t) {
   switch (t) {
 #define QUANT(name, ...) case WR_##name: return (wr_quant){__VA_ARGS__};
@@ -50,6 +51,10 @@ static inline __attribute__((always_inline)) wr_quant wr_quant_of(wr_dtype t) {
 #undef QUANT
   default: return (wr_quant){0};
   }
+}
+/* 32-bit words that the packed integer scales of a row take for each 256 elements. */
+static inline __attribute__((always_inline)) int wr_quant_words(wr_quant q) {
+  return q.scale_bits ? 256 / q.part * (1 + q.minimum) * q.scale_bits / 32 : 0;
 }
 
 /* plain: rows one after another. pack16: sixteen rows interleaved, so that a vector lane is a row; the same bytes on every ISA.

@@ -180,7 +180,8 @@ static double draw(const wr_fill *f, wr_rng *rng) {
 static const struct {
   wr_dtype dtype;
   int at[2];
-} scale_places[] = {{WR_Q4_K, {0, 2}}, {WR_Q5_K, {0, 2}}, {WR_Q6_K, {208, -1}}};
+} scale_places[] = {{WR_Q2_K, {80, 82}},  {WR_Q3_K, {108, -1}}, {WR_Q4_K, {0, 2}},   {WR_Q5_K, {0, 2}},
+                    {WR_Q6_K, {208, -1}}, {WR_IQ4_NL, {0, -1}}, {WR_IQ4_XS, {0, -1}}};
 
 static void random_blocks(wr_dtype t, uint8_t *dst, size_t bytes, wr_rng *rng) {
   for (size_t i = 0; i < bytes; i++) dst[i] = (uint8_t)(wr_rng_u64(rng) >> 40);

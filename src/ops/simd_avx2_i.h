@@ -112,6 +112,11 @@ WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) {
 WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) {
   return WR_V16I(wr_dot4_u7(acc.a, u7.a, s8.a), wr_dot4_u7(acc.b, u7.b, s8.b));
 }
+/* Bytes of a table, each by a byte of index, 0..15. */
+WR_INLINE v16i v16i_look_up(const uint8_t table[16], v16i index) {
+  const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table));
+  return WR_V16I(_mm256_shuffle_epi8(t, index.a), _mm256_shuffle_epi8(t, index.b));
+}
 WR_INLINE void v16i_store_i8(int8_t *p, v16i x) {
   __m256i w = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xd8);
   _mm_storeu_si128((__m128i *)p, _mm_packs_epi16(_mm256_castsi256_si128(w), _mm256_extracti128_si256(w, 1)));

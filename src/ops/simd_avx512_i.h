@@ -59,6 +59,10 @@ WR_INLINE v16i v16_trunc_i32(v16 a) { return _mm512_cvttps_epi32(a); }
 enum { WR_DOT_OFFSET = 0 };
 WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) { return _mm512_dpbusd_epi32(acc, u8, s8); }
 WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) { return _mm512_dpbusd_epi32(acc, u7, s8); }
+/* Bytes of a table, each by a byte of index, 0..15. */
+WR_INLINE v16i v16i_look_up(const uint8_t table[16], v16i index) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)table)), index);
+}
 WR_INLINE void v16i_store_i8(int8_t *p, v16i a) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(a)); }
 /* Sixteen bytes, widened. */
 WR_INLINE v16i v16i_load_i8(const void *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(p)); }

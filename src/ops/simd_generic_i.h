@@ -93,6 +93,13 @@ WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) {
   return acc;
 }
 WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) { return v16i_dot4(acc, u7, s8); }
+/* Bytes of a table, each by a byte of index, 0..15. */
+WR_INLINE v16i v16i_look_up(const uint8_t table[16], v16i index) {
+  uint8_t bytes[64];
+  v16i_store(bytes, index);
+  for (int i = 0; i < 64; i++) bytes[i] = table[bytes[i]];
+  return v16i_load(bytes);
+}
 WR_INLINE void v16i_store_i8(int8_t *p, v16i a) { WR_EACH p[i] = (int8_t)a[i]; }
 WR_INLINE v16i v16i_load_i8(const void *p) {
   v16i r;

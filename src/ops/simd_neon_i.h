@@ -123,6 +123,13 @@ WR_INLINE v16i v16i_dot4_u7(v16i acc, v16i u7, v16i s8) { return WR_QUADS3(v16i,
 WR_INLINE v16i v16i_dot4(v16i acc, v16i u8, v16i s8) {
   return v16i_dot4_u7(acc, v16i_xor(u8, v16i_set1((int32_t)0x80808080u)), s8);
 }
+/* Bytes of a table, each by a byte of index, 0..15. */
+WR_INLINE v16i v16i_look_up(const uint8_t table[16], v16i index) {
+  const uint8x16_t t = vld1q_u8(table);
+#define WR_LOOK_UP(i) vreinterpretq_s32_u8(vqtbl1q_u8(t, vreinterpretq_u8_s32(i)))
+  return WR_QUADS1(v16i, WR_LOOK_UP, index);
+#undef WR_LOOK_UP
+}
 WR_INLINE void v16i_store_i8(int8_t *p, v16i x) {
   vst1_s8(p, vqmovn_s16(vcombine_s16(vqmovn_s32(x.a), vqmovn_s32(x.b))));
   vst1_s8(p + 8, vqmovn_s16(vcombine_s16(vqmovn_s32(x.c), vqmovn_s32(x.d))));

@@ -4,8 +4,8 @@
 Tensors  raw.TYPE  four rows of 512 elements in TYPE: random bytes with sane scales; f32.TYPE  gguf.quants.dequantize of it.
          The first row holds the edges: scales of zero, negative scales, the largest and the smallest (denormal) F16; for F16
          and BF16 both infinities, both zeros, denormals. The second row of F16 and BF16 has every exponent.
-Rounding The package works in F32, each product and each sum rounded: d*q (Q8_0, Q4_0, Q5_0), d*q + m (Q4_1, Q5_1),
-         (d*s)*q - dmin*m (Q4_K, Q5_K), (d*s)*q (Q6_K). A codec that fuses the product into the sum may differ by an ulp of the
+Rounding The package works in F32, each product and each sum rounded: d*q (Q8_0, Q4_0, Q5_0, IQ4_NL), d*q + m (Q4_1, Q5_1),
+         (d*s)*q - dmin*m (Q2_K, Q4_K, Q5_K), (d*s)*q (Q3_K, Q6_K, IQ4_XS). A codec that fuses the product into the sum may differ by an ulp of the
          larger term; every other one agrees bit for bit.
 """
 import gguf
@@ -22,6 +22,7 @@ T = gguf.GGMLQuantizationType
 BLOCKS = [
     (T.Q8_0, [0]), (T.Q4_0, [0]), (T.Q4_1, [0, 2]), (T.Q5_0, [0]), (T.Q5_1, [0, 2]),
     (T.Q4_K, [0, 2]), (T.Q5_K, [0, 2]), (T.Q6_K, [208]),
+    (T.Q2_K, [80, 82]), (T.Q3_K, [108]), (T.IQ4_NL, [0]), (T.IQ4_XS, [0]),
 ]
 EDGE_SCALES = np.array([0.0, -0.0, -0.37, 65504.0, 6e-8, -6.1e-5, 1.0, -2.0], np.float16)
 

@@ -28,7 +28,7 @@ on); the prompt "long" is longer than the window of its layers. Besides:
   chat.N           I32, its ids of conversation N of golden.conversations (JSON: a list of [role, content]), as llama.cpp's own
                    template "gemma" writes it; without a system's message it is also what jinja2 makes of Gemma 2's template
 
-random_logits.gguf: golden.types q4_k, q5_k, q6_k, k_mix of random-TYPE.gguf: tokens.P, logits.TYPE.P F32 [V] whole, sha256.
+random_logits.gguf: golden.types of random-TYPE.gguf: tokens.P, logits.TYPE.P F32 [V] whole, sha256.
 
 rope_logits.gguf: for each VARIANT of golden.variants (rope-VARIANT.gguf) and each length N of golden.lengths: logits.VARIANT.N,
 F32 [V], whole, after tokens.N, I32 [N]. The models have no checksum: their weights do not depend on versions.
@@ -55,7 +55,7 @@ FEW = ["english", "japanese", "code_c"]
 ROPE_LENGTHS = [1, 40, 200]
 ROPE_ASK = {"yarn_keys": ("yarn_attn", "0.6", "0.1")}  # keys that llama.cpp does not read: the same by other means
 TOOL = os.path.join(REPO, "tools", "test-model-variants")
-RANDOM = ["q4_k", "q5_k", "q6_k", "k_mix"]
+RANDOM = ["q4_k", "q5_k", "q6_k", "k_mix", "q2_k", "q3_k", "iq4_nl", "iq4_xs"]
 CHAT_SYSTEM = "You keep the gauge log of a mill weir."
 CHAT = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
         f"<|im_start|>user\n{CHAT_USER}<|im_end|>\n<|im_start|>assistant\n")

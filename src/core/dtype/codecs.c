@@ -156,9 +156,15 @@ wr_decode_fn *wr_decoder(wr_dtype t, int isa_level) {
 
 /* types that are not written by definition: I32, and those of which a search finds the bytes */
 #define encode_I32 NULL
+#define encode_Q2_K NULL
+#define encode_Q3_K NULL
 #define encode_Q4_K NULL
 #define encode_Q5_K NULL
 #define encode_Q6_K NULL
+#define encode_IQ4_NL NULL
+#define encode_IQ4_XS NULL
+
+const uint8_t wr_iq4[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 
 const wr_dtype_info wr_dtypes[WR_DTYPE_COUNT] = {
 #define DTYPE(name, text, block, bytes, kind, tol) \

@@ -3,32 +3,35 @@
  * plain: rows one after another, each of whole blocks, as in a GGUF file.
  *
  * pack16, version 1: groups of sixteen rows, so that a vector lane is an output row and every load of weights is one aligned
- * 64-byte line. K is the row length in elements, b a block of 32, r the row within the group (a lane). Little-endian. Rows that
- * the matrix lacks in its last group are zero; so is all padding: equal matrices have equal bytes.
+ * 64-byte line. K is the row length in elements, r the row within the group (a lane). Little-endian. Rows that the matrix lacks in
+ * its last group are zero; so is all padding: equal matrices have equal bytes.
  *
- *   group g begins at g * stride, stride a multiple of 64:      | scale area | quant area |        each padded to 64 bytes
+ *   F16, BF16   element (k, r) at 2 * (16k + r), K odd: one zero column more
+ *   F32         element (k, r) at 4 * (16k + r)
  *
- *   Q8_0   scales  F16 d[b][r]                      32 bytes a block
- *          quants  line (b, j), j 0..7:             byte 4r + i = q[k = 32b + 4j + i] ^ 0x80      (0..255: q + 128)
- *   Q4_0   scales  as Q8_0
- *          quants  line (b, j), j 0..3:             byte 4r + i: low nibble q[32b + 4j + i], high nibble q[32b + 16 + 4j + i]
- *   Q4_1   scales  F16 d[b][r], then F16 m[b][r]    64 bytes a block
- *          quants  as Q4_0
- *   Q5_0, Q5_1     scales as Q4_0, Q4_1
- *          quants  five lines a block: four as Q4_0 (the low four bits), then the fifth bits:
- *                  byte 4r + i: bit j = fifth bit of q[32b + 4j + i], bit 4 + j = that of q[32b + 16 + 4j + i], j 0..3
- *   F16, BF16      no scales; element (k, r) at 2 * (16k + r), K odd: one zero column more
- *   F32    no scales; element (k, r) at 4 * (16k + r)
+ *   quantised   group g begins at g * stride, stride a multiple of 64:    | F16 | words | quants |    each a multiple of 64 bytes
+ *     F16       for each block of 32 or 256 elements, as the dtype has them:   d[r], then dmin[r] or the minimum's, if there is one
+ *     words     blocks of 256 only: a line for each word,                      word i of row r at 4r
+ *     quants    for each 32 elements a line for each bit of a quant,           byte i of word 4r: element i of four
  *
- * A group has the bytes of its sixteen plain rows and less than 128 more. Four consecutive k in a 32-bit lane are what the
- * byte products of x86 and ARM take; the scales of a group stand together, so that a block costs no line of its own for them.
+ * Quants are stored unsigned (core/quant.def) and cut into planes of 8, 4, 2 and 1 bits, low bits first, as their number of bits is
+ * written in binary. In a plane w bits wide, which has w lines, elements 4e..4e+3 of the 32 are in line e mod w, in the w bits from
+ * floor(e / w) * w of their bytes. So Q4_0 has four lines j of low nibbles 4j.. and high nibbles 16 + 4j..; Q5_0 a fifth line,
+ * whose bit e holds the fifth bits.
+ *
+ * The integer scales of the parts of a block of 256, and after them the minima, are cut alike: in the w / 32 * (how many) words of a
+ * plane, value v is in the w bits from v * w.
+ *
+ * A group has the bytes of its sixteen plain rows and less than 128 more; in IQ4_XS, whose six-bit scales take eight here, 1.5 %.
+ * Four consecutive k in a 32-bit lane are what the byte products of x86 and ARM take; the scales of a group stand together, so that a
+ * block costs no line of its own for them.
  *
  * keys32, version 1: a row is [heads, D, 32]: what 32 positions of a cache hold of each head, in Q8_0 or Q4_0, a block being 32 elements of D
  * of one position. Of each head the scales of its blocks, F16 d[D / 32][position]; then for each of D a line of the quants of 32 positions
  * side by side, coded as 32 quants of a plain block are (Q8_0: bytes; Q4_0: position i in the low nibble of byte i, 16 + i in the high
  * one). So a page has the bytes of its plain rows, a vector of scores loads what it needs at once, and a position is written alone.
  */
-#include "core/core.h"
+#include "core/dtype/block_i.h"
 
 const char *wr_layout_name(wr_layout l) {
   static const char *const names[WR_LAYOUT_COUNT] = {"plain", "pack16", "keys32"};
@@ -42,8 +45,8 @@ static int pack_bits(wr_dtype t) {
                                                         : 0;
 }
 
-/* F16 values for each block and row: the scale, and the minimum. */
-static int n_scales(wr_dtype t) { return wr_dtypes[t].kind == WR_QUANT ? 1 + wr_quant_of(t).minimum : 0; }
+/* F16 values of a block and row. */
+static int n_halves(wr_dtype t) { return wr_dtypes[t].kind == WR_QUANT ? 1 + wr_quant_of(t).minimum : 0; }
 
 bool wr_layout_ok(wr_layout l, wr_dtype t, int64_t cols) {
   if (cols < 1 || cols % wr_dtypes[t].block) return false;
@@ -57,9 +60,12 @@ static bool round64(size_t n, size_t *out) {
   return true;
 }
 
-/* Bytes of the scale area of a group; the columns fit, which row_bytes has checked. */
-static size_t scale_bytes(wr_dtype t, int64_t cols) {
-  return ((size_t)(cols / 32) * (size_t)n_scales(t) * 32 + 63) & ~(size_t)63;
+/* Bytes of the first two areas of a group; the columns fit, which row_bytes has checked. */
+static size_t half_bytes(wr_dtype t, int64_t cols) {
+  return ((size_t)(cols / wr_dtypes[t].block) * (size_t)n_halves(t) * 32 + 63) & ~(size_t)63;
+}
+static size_t word_bytes(wr_dtype t, int64_t cols) {
+  return (size_t)(cols / 256) * (size_t)wr_quant_words(wr_quant_of(t)) * 64;
 }
 
 size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
@@ -68,7 +74,7 @@ size_t wr_layout_row_bytes(wr_layout l, wr_dtype t, int64_t cols) {
   if (l != WR_PACK16) return wr_mul_size((size_t)(cols / wr_dtypes[t].block), (size_t)wr_dtypes[t].block_bytes, &n) ? n : 0;
   /* bits * 2 bytes a column of quants and at most 4 of scales: none of the products below overflows when this one does not */
   if (!wr_mul_size((size_t)cols, 128, &n) || !round64((size_t)cols * (size_t)pack_bits(t) * 2, &n)) return 0;
-  return n + scale_bytes(t, cols);
+  return n + half_bytes(t, cols) + word_bytes(t, cols);
 }
 
 size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols) {
@@ -78,52 +84,91 @@ size_t wr_layout_bytes(wr_layout l, wr_dtype t, int64_t rows, int64_t cols) {
   return wr_mul_size((size_t)units, wr_layout_row_bytes(l, t, cols), &n) ? n : 0;
 }
 
-/* The quants of a plain block into lane r of a packed one. Four consecutive bytes of quants stay together in both forms. */
-static void pack_lane(int bits, const uint8_t *p, int r, uint8_t *lines) {
+typedef void unpack_fn(const uint8_t *p, wr_block *b);
+typedef void values_fn(const wr_block *b, float *dst);
+#define QUANT(name, ...) \
+  static void unpack_##name(const uint8_t *p, wr_block *b) { wr_unpack_##name(p, b); } \
+  static void values_##name(const wr_block *b, float *dst) { wr_block_values(WR_##name, b, dst); }
+#include "core/quant.def"
+#undef QUANT
+static const struct {
+  unpack_fn *unpack;
+  values_fn *values;
+} codecs[WR_DTYPE_COUNT] = {
+#define QUANT(name, ...) [WR_##name] = {unpack_##name, values_##name},
+#include "core/quant.def"
+#undef QUANT
+};
+
+static uint32_t word_at(const uint8_t *lines, int i, int r) {
   uint32_t word;
-  if (bits == 8) {
-    for (int j = 0; j < 8; j++) {
-      memcpy(&word, p + 4 * j, 4);
-      word ^= 0x80808080;
-      memcpy(lines + 64 * j + 4 * r, &word, 4);
-    }
-    return;
+  memcpy(&word, lines + 64 * i + 4 * r, 4);
+  return word;
+}
+static void put_word(uint8_t *lines, int i, int r, uint32_t word) { memcpy(lines + 64 * i + 4 * r, &word, 4); }
+
+/* Four bytes at a time. */
+static void pack_quants(int bits, const uint8_t q[32], int r, uint8_t *lines) {
+  uint32_t four[8];
+  memcpy(four, q, sizeof four);
+  for (int w = 8, low = 0; w; w /= 2) {
+    if (!(bits & w)) continue;
+    const uint32_t mask = ((1u << w) - 1) * 0x01010101u;
+    uint32_t line[8] = {0};
+    for (int e = 0; e < 8; e++) line[e % w] |= (four[e] >> low & mask) << e / w * w;
+    for (int i = 0; i < w; i++) put_word(lines, i, r, line[i]);
+    low += w, lines += 64 * w;
   }
-  if (bits == 5) {
-    uint32_t fifth, spread = 0; /* bit k of one: bit k / 4 of byte k % 4 of the other */
-    memcpy(&fifth, p, 4);
-    for (int k = 0; k < 32; k++) spread |= (fifth >> k & 1) << (8 * (k % 4) + k / 4);
-    memcpy(lines + 64 * 4 + 4 * r, &spread, 4);
-    p += 4;
-  }
-  for (int j = 0; j < 4; j++) memcpy(lines + 64 * j + 4 * r, p + 4 * j, 4);
 }
 
-/* A plain block of zeros. */
-static void zero_block(wr_dtype t, uint8_t block[34]) {
-  memset(block, 0, 34);
-  if (t == WR_Q4_0) memset(block + 2, 0x88, 16);
-  if (t == WR_Q5_0) memset(block + 2, 0xff, 4);
+static void read_quants(int bits, const uint8_t *lines, int r, uint8_t q[32]) {
+  uint32_t four[8] = {0};
+  for (int w = 8, low = 0; w; w /= 2) {
+    if (!(bits & w)) continue;
+    const uint32_t mask = ((1u << w) - 1) * 0x01010101u;
+    for (int e = 0; e < 8; e++) four[e] |= (word_at(lines, e % w, r) >> e / w * w & mask) << low;
+    low += w, lines += 64 * w;
+  }
+  memcpy(q, four, sizeof four);
 }
 
-static void read_lane(int bits, const uint8_t *lines, int r, uint8_t q[32]) {
-  for (int k = 0; k < 32; k++) {
-    int i = k % 4, j = k / 4, byte = 4 * r + i;
-    q[k] = bits == 8 ? lines[64 * j + byte] : (lines[64 * (j % 4) + byte] >> (j < 4 ? 0 : 4)) & 15;
-    if (bits == 5) q[k] |= (uint8_t)((lines[64 * 4 + byte] >> j & 1) << 4);
+/* The integer scales and minima of a block of 256 from and to lane r. */
+static void pack_scales(wr_quant form, const uint8_t *scale, int r, uint8_t *lines) {
+  const int n = 256 / form.part * (1 + form.minimum);
+  for (int w = 8, low = 0; w; w /= 2) {
+    if (!(form.scale_bits & w)) continue;
+    uint32_t words[8] = {0};
+    for (int v = 0; v < n; v++) words[v * w / 32] |= ((uint32_t)scale[v] >> low & ((1u << w) - 1)) << v * w % 32;
+    for (int i = 0; i < n * w / 32; i++) put_word(lines, i, r, words[i]);
+    low += w, lines += 64 * (n * w / 32);
+  }
+}
+
+static void read_scales(wr_quant form, const uint8_t *lines, int r, uint8_t *scale) {
+  const int n = 256 / form.part * (1 + form.minimum);
+  memset(scale, 0, (size_t)n);
+  for (int w = 8, low = 0; w; w /= 2) {
+    if (!(form.scale_bits & w)) continue;
+    for (int v = 0; v < n; v++) scale[v] |= (uint8_t)((word_at(lines, v * w / 32, r) >> v * w % 32 & ((1u << w) - 1)) << low);
+    low += w, lines += 64 * (n * w / 32);
   }
 }
 
 static void pack_blocks(wr_dtype t, const uint8_t *src, int64_t n_rows, int64_t cols, uint8_t *group) {
-  const int bits = wr_quant_of(t).bits, scales = n_scales(t);
+  const wr_quant form = wr_quant_of(t);
+  const int block = wr_dtypes[t].block, halves = n_halves(t), n_words = wr_quant_words(form);
   const size_t plain = wr_layout_row_bytes(WR_PLAIN, t, cols);
-  uint8_t *lines = group + scale_bytes(t, cols), zeros[34];
-  zero_block(t, zeros);
-  for (int64_t b = 0; b < cols / 32; b++, lines += bits * 64)
+  uint8_t *words = group + half_bytes(t, cols), *lines = words + word_bytes(t, cols);
+  for (int64_t i = 0; i < cols / block; i++, words += 64 * n_words, lines += 2 * form.bits * block)
     for (int r = 0; r < WR_PACK_ROWS; r++) {
-      const uint8_t *block = r < n_rows ? src + (size_t)r * plain + (size_t)(b * wr_dtypes[t].block_bytes) : zeros;
-      for (int s = 0; s < scales; s++) memcpy(group + ((b * scales + s) * 16 + r) * 2, block + 2 * s, 2);
-      pack_lane(bits, block + 2 * scales, r, lines);
+      wr_block b = {0};
+      if (r < n_rows)
+        codecs[t].unpack(src + (size_t)r * plain + (size_t)(i * wr_dtypes[t].block_bytes), &b);
+      else
+        memset(b.q, form.table ? 0 : form.bias, sizeof b.q);
+      for (int h = 0; h < halves; h++) memcpy(group + ((i * halves + h) * 16 + r) * 2, &b.f16[h], 2);
+      if (form.scale_bits) pack_scales(form, b.scale, r, words);
+      for (int k = 0; k < block; k += 32) pack_quants(form.bits, b.q + k, r, lines + 2 * form.bits * k);
     }
 }
 
@@ -165,19 +210,15 @@ static void lane_to_float(const wr_arg *a, int64_t row, int64_t col, int64_t n, 
     return;
   }
   const wr_quant form = wr_quant_of(t);
-  const int scales = 1 + form.minimum;
-  const uint8_t *quants = group + scale_bytes(t, cols);
-  for (int64_t k = 0; k < n; k += 32) {
-    int64_t b = (col + k) / 32;
-    uint8_t q[32];
-    uint16_t scale[2] = {0, 0};
-    for (int s = 0; s < scales; s++) memcpy(scale + s, group + ((b * scales + s) * 16 + r) * 2, 2);
-    float d = wr_f16_to_float(scale[0]), m = wr_f16_to_float(scale[1]);
-    read_lane(form.bits, quants + b * form.bits * 64, (int)r, q);
-    if (form.minimum)
-      for (int i = 0; i < 32; i++) dst[k + i] = d * (float)q[i] + m;
-    else
-      for (int i = 0; i < 32; i++) dst[k + i] = d * (float)(q[i] - form.bias);
+  const int block = wr_dtypes[t].block, halves = n_halves(t), n_words = wr_quant_words(form);
+  const uint8_t *words = group + half_bytes(t, cols), *lines = words + word_bytes(t, cols);
+  for (int64_t k = 0; k < n; k += block) {
+    const int64_t i = (col + k) / block;
+    wr_block b = {0};
+    for (int h = 0; h < halves; h++) memcpy(&b.f16[h], group + ((i * halves + h) * 16 + r) * 2, 2);
+    if (form.scale_bits) read_scales(form, words + 64 * n_words * i, (int)r, b.scale);
+    for (int e = 0; e < block; e += 32) read_quants(form.bits, lines + 2 * form.bits * (i * block + e), (int)r, b.q + e);
+    codecs[t].values(&b, dst + k);
   }
 }
 

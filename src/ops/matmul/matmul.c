@@ -11,7 +11,7 @@
 static const char *few_refuses(const wr_call *c) {
   const wr_arg *x = &c->args[WR_MM_X];
   if (x->ext[0] > WR_MM_FEW_ROWS) return "is for up to four rows";
-  if (wr_inner(x) > WR_MM_FEW_K) return "quantises rows of up to 13,104 elements only";
+  if (wr_inner(x) > WR_MM_FEW_K) return "quantises rows of up to 11,904 elements only";
   return NULL;
 }
 

@@ -44,7 +44,8 @@ WR_INLINE v16 load_weight(wr_dtype t, const uint8_t *p) {
 /* The matrix as the loops see it. */
 typedef struct weights {
   const uint8_t *data, *up; /* up: the second matrix of a fused gate, like the first; NULL: none */
-  size_t stride, quants;    /* bytes of a group; offset of its quant area */
+  size_t stride;            /* bytes of a group */
+  size_t quants, words;     /* where its areas begin */
   int64_t K, N;
 } weights;
 
@@ -53,29 +54,45 @@ WR_INLINE weights weights_of(wr_dtype t, const wr_call *c) {
   weights r = {.data = w->data, .up = c->args[WR_MM_UP].data, .K = wr_inner(w), .N = w->ext[0]};
   r.stride = wr_layout_row_bytes(WR_PACK16, t, r.K);
   r.quants = is_quant(t) ? r.stride - (size_t)r.K * (size_t)wr_quant_of(t).bits * 2 : 0;
+  r.words = r.quants - (size_t)(r.K / 256) * (size_t)wr_quant_words(wr_quant_of(t)) * 64;
   return r;
 }
 
 /* -------------------------------------------------------------------------------------------------------------------- tiles */
 
-/* A block of R rows of quantised x against one group. Few rows keep two sums each, so that products need not wait for one
- * another. */
-WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16_t *scales, bool prefetch_scales,
-                           const uint8_t *x, size_t ahead, v16 *acc, int acc_step) {
-  const int bits = wr_quant_of(t).bits;
+/* Where AVX-512 takes bytes up to 255 in its product, high nibbles stay where they are, 16 times their value; the sum of such
+ * products is divided by 16 at the end, exactly. */
+#if WR_ISA_LEVEL >= 2
+enum { HIGH_SHIFT = 4 };
+#else
+enum { HIGH_SHIFT = 0 };
+#endif
+
+/* The scales of a block of a group, and the minima: those of its parts one after another, in F16 or as quant_scales made them. */
+typedef struct block_scales {
+  const void *scale, *minimum;
+} block_scales;
+
+WR_INLINE v16 load_scale(wr_dtype t, const void *scales, int part) {
+  return wr_quant_of(t).scale_bits ? v16_load((const float *)scales + 16 * part) : v16_load_f16(scales);
+}
+
+/* A block of R rows of quantised x against one group. Two parts have a sum each; few rows keep two sums each anyway, so that products
+ * need not wait for one another. */
+WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, block_scales scales, const uint8_t *x, size_t ahead,
+                           v16 *acc, int acc_step) {
+  const int bits = wr_quant_of(t).bits, parts = quant_parts(t);
   const bool minimum = wr_quant_of(t).minimum;
-  const bool two = R == 1 || (R <= 4 && WR_ISA_LEVEL >= 2);
-  const int shift = two && bits == 4 ? HIGH_SHIFT : 0;
+  const bool two = parts == 2 || R == 1 || (R <= 4 && WR_ISA_LEVEL >= 2);
+  const int shift = two && bits == 4 && parts == 1 && !wr_quant_of(t).table ? HIGH_SHIFT : 0;
   const uint8_t *x_scales = x + 32 * R;
-  v16i sum[WR_MM_MAX_ROWS], second[WR_MM_MAX_ROWS];
+  v16i sum[WR_MM_MAX_ROWS][2];
 #pragma GCC unroll 16
-  for (int r = 0; r < R; r++) {
-    sum[r] = minimum ? v16i_zero() : v16i_set1(read_i32(x_scales + 8 * r + 4));
-    second[r] = v16i_zero();
-  }
+  for (int r = 0; r < R; r++)
+    for (int h = 0; h < 2; h++)
+      sum[r][h] = h < parts && !minimum ? v16i_set1(read_i32(x_scales + XQ_SCALES * r + 4 + 4 * h)) : v16i_zero();
 #pragma GCC unroll 8
   for (int j = 0; j < bits; j++) wr_prefetch(lines + 64 * j + ahead);
-  if (prefetch_scales) wr_prefetch((const uint8_t *)scales + ahead);
 #pragma GCC unroll 4
   for (int j = 0; j < 4; j++) {
     v16i lo, hi;
@@ -83,18 +100,21 @@ WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
       const uint8_t *xk = x + 32 * r + 4 * j;
-      v16i *odd = two ? &second[r] : &sum[r];
-      sum[r] = quant_dot(t, sum[r], lo, v16i_set1(read_i32(xk)));
-      *odd = quant_dot(t, *odd, hi, v16i_set1(read_i32(xk + 16)));
+      sum[r][0] = quant_dot(t, sum[r][0], lo, v16i_set1(read_i32(xk)));
+      sum[r][two] = quant_dot(t, sum[r][two], hi, v16i_set1(read_i32(xk + 16)));
     }
   }
-  const v16 dw = v16_load_f16(scales), mw = minimum ? v16_load_f16(scales + 16) : dw;
+#pragma GCC unroll 2
+  for (int part = 0; part < parts; part++) {
+    const v16 dw = load_scale(t, scales.scale, part), mw = minimum ? load_scale(t, scales.minimum, part) : dw;
 #pragma GCC unroll 16
-  for (int r = 0; r < R; r++) {
-    v16 *a = &acc[r * acc_step];
-    if (two) sum[r] = v16i_add(sum[r], v16i_sar(second[r], shift));
-    *a = v16_fma(v16_mul(dw, v16_set1(read_f32(x_scales + 8 * r))), v16_from_i32(sum[r]), *a);
-    if (minimum) *a = v16_fma(mw, v16_set1(read_f32(x_scales + 8 * r + 4)), *a);
+    for (int r = 0; r < R; r++) {
+      const uint8_t *scale = x_scales + XQ_SCALES * r;
+      const v16i whole = two && parts == 1 ? v16i_add(sum[r][0], v16i_sar(sum[r][1], shift)) : sum[r][part];
+      v16 *a = &acc[r * acc_step];
+      *a = v16_fma(v16_mul(dw, v16_set1(read_f32(scale))), v16_from_i32(whole), *a);
+      if (minimum) *a = v16_fma(mw, v16_set1(read_f32(scale + 4 + 4 * part)), *a);
+    }
   }
 }
 
@@ -102,23 +122,53 @@ WR_INLINE void quant_block(wr_dtype t, int R, const uint8_t *lines, const uint16
  * prefetches ahead within its group first, and near its end where the same group of the next tile begins. */
 WR_INLINE size_t stream_ahead(int G, size_t stride) { return WR_MIN((size_t)PREFETCH_BYTES / (size_t)G, stride) & ~(size_t)63; }
 
+/* quant_scales for any type: long code, little of the time. */
+static __attribute__((noinline)) void decode_scales(wr_dtype t, const uint8_t *halves, const uint8_t *words, float *out) {
+  switch (t) {
+#define QUANT(name, ...) \
+  case WR_##name: \
+    if (wr_quant_of(WR_##name).scale_bits) quant_scales(WR_##name, halves, words, out); \
+    return;
+#include "core/quant.def"
+#undef QUANT
+  default: return;
+  }
+}
+
 /* All blocks of R rows of quantised x against G groups; next: bytes from a group to its successor in the next tile, 0: none to
  * prefetch. */
 WR_INLINE void quant_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x, size_t next,
-                          v16 *acc) {
-  const int64_t line_bytes = 64 * wr_quant_of(t).bits, scale_bytes = 32 + 32 * wr_quant_of(t).minimum, blocks = w->K / 32;
+                          v16 *out) {
+  enum { BLOCKS = 8 }; /* of 32 elements in one of 256 */
+  const wr_quant form = wr_quant_of(t);
+  const int64_t line_bytes = 64 * form.bits, half_bytes = 32 + 32 * form.minimum, blocks = w->K / 32;
+  const int parts = quant_parts(t), super = form.scale_bits != 0, n_words = wr_quant_words(form);
   const size_t ahead = stream_ahead(G, w->stride);
   const int64_t here = WR_MAX(((int64_t)(w->stride - w->quants) - (int64_t)ahead) / line_bytes, (int64_t)0);
+  float room[WR_MM_MAX_GROUPS][32 * 16] __attribute__((aligned(64)));
+  v16 acc[WR_MM_MAX_ROWS * WR_MM_MAX_GROUPS];
 #pragma GCC unroll 16
   for (int i = 0; i < R * G; i++) acc[i] = v16_zero();
   for (int64_t b = 0; b < blocks; b++) {
     const size_t to = b < here ? ahead : next ? ahead + next - w->stride : 0;
-    const bool scale_line = scale_bytes == 64 || !(b & 1);
+    const int64_t unit = super ? b / BLOCKS : b, in = b % BLOCKS * parts * 16;
 #pragma GCC unroll 4
-    for (int g = 0; g < G; g++)
-      quant_block(t, R, base[g] + w->quants + b * line_bytes, (const uint16_t *)(base[g] + b * scale_bytes), scale_line,
-                  x + b * R * XQ_BLOCK, to, acc + g, G);
+    for (int g = 0; g < G; g++) {
+      const uint8_t *halves = base[g] + unit * half_bytes, *words = base[g] + w->words + unit * n_words * 64;
+      const bool first = !super || b % BLOCKS == 0;
+      block_scales scales = {halves, halves + 32};
+      if (first && (half_bytes == 64 || !(unit & 1))) wr_prefetch(halves + to);
+      if (super) {
+#pragma GCC unroll 8
+        for (int i = 0; first && i < n_words; i++) wr_prefetch(words + 64 * i + to);
+        if (first) decode_scales(t, halves, words, room[g]);
+        scales = (block_scales){room[g] + in, room[g] + 16 * BLOCKS * parts + in};
+      }
+      quant_block(t, R, base[g] + w->quants + b * line_bytes, scales, x + b * R * XQ_BLOCK, to, acc + g, G);
+    }
   }
+#pragma GCC unroll 16
+  for (int i = 0; i < R * G; i++) out[i] = acc[i];
 }
 
 /* Columns [k, end) of R rows of x against G groups of float weights. */
@@ -145,17 +195,21 @@ WR_INLINE void float_columns(wr_dtype t, int R, int G, const uint8_t *const *bas
 }
 
 WR_INLINE void float_tile(wr_dtype t, int R, int G, const weights *w, const uint8_t *const *base, const uint8_t *x,
-                          size_t x_stride, size_t next, v16 *acc) {
+                          size_t x_stride, size_t next, v16 *out) {
   const size_t ahead = stream_ahead(G, w->stride);
   const int64_t here = WR_MAX(((int64_t)w->stride - (int64_t)ahead) / 64 * 64 / (16 * float_bytes(t)), (int64_t)0);
+  v16 acc[WR_MM_MAX_ROWS * WR_MM_MAX_GROUPS];
 #pragma GCC unroll 32
   for (int i = 0; i < R * G; i++) acc[i] = v16_zero();
   float_columns(t, R, G, base, x, x_stride, 0, WR_MIN(here, w->K), ahead, acc);
   float_columns(t, R, G, base, x, x_stride, here, w->K, next ? ahead + next - w->stride : 0, acc);
+#pragma GCC unroll 32
+  for (int i = 0; i < R * G; i++) out[i] = acc[i];
 }
 
 /* y of R rows from `row` and one group: the accumulators, bias and residual. */
-WR_INLINE void finish(const wr_call *c, int64_t row, int64_t group, int R, const v16 *acc, int acc_step) {
+static __attribute__((noinline)) void finish(const wr_call *c, int64_t row, int64_t group, int R, const v16 *acc,
+                                             int acc_step) {
   const wr_arg *bias = &c->args[WR_MM_BIAS], *res = &c->args[WR_MM_RES], *y = &c->args[WR_MM_Y];
   const int64_t n = group * 16;
   const int live = (int)WR_MIN(wr_inner(y) - n, (int64_t)16);
@@ -169,7 +223,8 @@ WR_INLINE void finish(const wr_call *c, int64_t row, int64_t group, int R, const
 }
 
 /* The same for a fused gate: the accumulators of both products. */
-WR_INLINE void finish_gate(const wr_call *c, int64_t row, int64_t group, int R, const v16 *acc, const v16 *up, int acc_step) {
+static __attribute__((noinline)) void finish_gate(const wr_call *c, int64_t row, int64_t group, int R, const v16 *acc,
+                                                  const v16 *up, int acc_step) {
   const wr_arg *y = &c->args[WR_MM_Y];
   const wr_act act = ((const wr_matmul_params *)c->params)->act;
   const int64_t n = group * 16;
@@ -181,37 +236,33 @@ WR_INLINE void finish_gate(const wr_call *c, int64_t row, int64_t group, int R, 
 /* R rows from `row` against up to G groups from `group`; groups that are not there (past `end`) are computed as the last and
  * dropped. */
 WR_INLINE void tile(wr_dtype t, int R, int G, const wr_call *c, const weights *w, int64_t row, int64_t group, int64_t end,
-                    const uint8_t *x, size_t x_stride, const uint8_t *limit) {
-  v16 acc[WR_MM_MAX_ROWS * WR_MM_MAX_GROUPS];
+                    const uint8_t *x, size_t x_stride, int64_t limit) {
+  v16 acc[2][WR_MM_MAX_ROWS * WR_MM_MAX_GROUPS];
   const uint8_t *base[WR_MM_MAX_GROUPS];
+  const int matrices = is_quant(t) && w->up ? 2 : 1;
   x += (size_t)row * x_stride; /* quantised x: rows before this tile take as much as they would alone */
+#pragma GCC unroll 1
+  for (int m = 0; m < matrices; m++) {
 #pragma GCC unroll 8
-  for (int g = 0; g < G; g++) base[g] = w->data + (size_t)WR_MIN(group + g, end - 1) * w->stride;
-  const size_t next = base[0] + 2 * (size_t)G * w->stride <= limit ? (size_t)G * w->stride : 0;
-  if (is_quant(t))
-    quant_tile(t, R, G, w, base, x, next, acc);
-  else
-    float_tile(t, R, G, w, base, x, x_stride, next, acc);
-  if (!is_quant(t) || !w->up) {
-#pragma GCC unroll 8
-    for (int g = 0; g < G; g++)
-      if (group + g < end) finish(c, row, group + g, R, acc + g, G);
-    return;
+    for (int g = 0; g < G; g++) base[g] = (m ? w->up : w->data) + (size_t)WR_MIN(group + g, end - 1) * w->stride;
+    const size_t next = group + 2 * G <= limit ? (size_t)G * w->stride : 0;
+    if (is_quant(t))
+      quant_tile(t, R, G, w, base, x, next, acc[m]);
+    else
+      float_tile(t, R, G, w, base, x, x_stride, next, acc[m]);
   }
-  v16 up[WR_MM_MAX_ROWS * WR_MM_MAX_GROUPS];
-#pragma GCC unroll 8
-  for (int g = 0; g < G; g++) base[g] = w->up + (size_t)WR_MIN(group + g, end - 1) * w->stride;
-  quant_tile(t, R, G, w, base, x, next, up);
-#pragma GCC unroll 8
-  for (int g = 0; g < G; g++)
-    if (group + g < end) finish_gate(c, row, group + g, R, acc + g, up + g, G);
+  for (int g = 0; g < G && group + g < end; g++)
+    if (matrices == 1)
+      finish(c, row, group + g, R, acc[0] + g, G);
+    else
+      finish_gate(c, row, group + g, R, acc[0] + g, acc[1] + g, G);
 }
 
 /* --------------------------------------------------------------------------------------------------------------------- forms
  * */
 
 typedef void tile_fn(const wr_call *c, const weights *w, int64_t row, int64_t group, int64_t end, const uint8_t *x,
-                     size_t x_stride, const uint8_t *limit);
+                     size_t x_stride, int64_t limit);
 typedef struct tile_row {
   int rows, groups;
   tile_fn *run;
@@ -236,13 +287,13 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
   int64_t begin, end;
   while (wr_take(worker, phase, groups, GRAIN, &begin, &end)) {
     /* what this thread is sure to read: the rest of its own part, or the piece that it took from another */
-    const uint8_t *limit = w->data + (size_t)(begin >= own && begin < own_end ? own_end : end) * w->stride;
+    const int64_t limit = begin >= own && begin < own_end ? own_end : end;
     for (int64_t g = begin; g < end; g += WR_MM_MAX_GROUPS) {
       const int64_t to = WR_MIN(g + WR_MM_MAX_GROUPS, end);
       int64_t r = 0;
       for (const tile_row *t = tiles; r < rows; t++)
         for (; r + t->rows <= rows; r += t->rows)
-          for (int64_t at = g; at < to; at += t->groups) t->run(c, w, r, at, to, x, x_stride, r ? w->data : limit);
+          for (int64_t at = g; at < to; at += t->groups) t->run(c, w, r, at, to, x, x_stride, r ? 0 : limit);
     }
   }
   if (c->next && rows <= WR_MM_FEW_ROWS) fetch_first(c->next, worker);
@@ -250,7 +301,7 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 
 #define TILE(name, dtype, R, G) \
   static void name##_##R(const wr_call *c, const weights *w, int64_t row, int64_t group, int64_t end, const uint8_t *x, \
-                         size_t x_stride, const uint8_t *limit) { \
+                         size_t x_stride, int64_t limit) { \
     tile(dtype, R, G, c, w, row, group, end, x, x_stride, limit); \
   }
 
@@ -277,8 +328,9 @@ static void run_tiles(const tile_row *tiles, const wr_call *c, const wr_worker *
 #endif
 
 /* Rows [begin, end) of x, each into its place in the tile that run_tiles will take it with. normal: room for a row. */
-WR_INLINE void quantise_rows(wr_dtype t, const tile_row *tiles, const wr_call *c, int64_t begin, int64_t end, float *normal,
-                             uint8_t *dst) {
+static __attribute__((noinline)) void quantise_rows(const tile_row *tiles, const wr_call *c, int64_t begin, int64_t end,
+                                                    float *normal, uint8_t *dst) {
+  const wr_dtype t = (wr_dtype)c->args[WR_MM_W].dtype;
   const wr_arg *x = &c->args[WR_MM_X];
   const float *norm = c->args[WR_MM_NORM].data;
   const int64_t rows = wr_live_rows(c, WR_MM_X), K = wr_inner(x);
@@ -300,7 +352,7 @@ WR_INLINE void few(wr_dtype t, const tile_row *tiles, const wr_call *c, const wr
   uint8_t room[WR_MM_FEW_BYTES] __attribute__((aligned(64)));
   float normal[WR_MM_FEW_K] __attribute__((aligned(64)));
   fetch_first(c, worker);
-  quantise_rows(t, tiles, c, 0, wr_live_rows(c, WR_MM_X), normal, room);
+  quantise_rows(tiles, c, 0, wr_live_rows(c, WR_MM_X), normal, room);
   run_tiles(tiles, c, worker, &w, 0, room, wr_mm_xq_bytes(w.K));
 }
 
@@ -309,8 +361,7 @@ WR_INLINE void many(wr_dtype t, const tile_row *tiles, const wr_call *c, const w
   uint8_t *const normals = (uint8_t *)c->scratch + wr_mm_xq_area(c->args[WR_MM_X].ext[0], w.K);
   float *const normal = (float *)(void *)(normals + (size_t)worker->tid * wr_mm_normal_bytes(w.K));
   int64_t begin, end;
-  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end))
-    quantise_rows(t, tiles, c, begin, end, normal, c->scratch);
+  while (wr_take(worker, 0, wr_live_rows(c, WR_MM_X), 4, &begin, &end)) quantise_rows(tiles, c, begin, end, normal, c->scratch);
   wr_barrier(worker);
   run_tiles(tiles, c, worker, &w, 1, c->scratch, wr_mm_xq_bytes(w.K));
 }
@@ -335,6 +386,13 @@ QUANT_FORMS(q4_0, WR_Q4_0)
 QUANT_FORMS(q4_1, WR_Q4_1)
 QUANT_FORMS(q5_0, WR_Q5_0)
 QUANT_FORMS(q5_1, WR_Q5_1)
+QUANT_FORMS(q2_k, WR_Q2_K)
+QUANT_FORMS(q3_k, WR_Q3_K)
+QUANT_FORMS(q4_k, WR_Q4_K)
+QUANT_FORMS(q5_k, WR_Q5_K)
+QUANT_FORMS(q6_k, WR_Q6_K)
+QUANT_FORMS(iq4_nl, WR_IQ4_NL)
+QUANT_FORMS(iq4_xs, WR_IQ4_XS)
 FLOAT_FORMS(f16, WR_F16)
 FLOAT_FORMS(bf16, WR_BF16)
 FLOAT_FORMS(f32, WR_F32)

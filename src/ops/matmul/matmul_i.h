@@ -13,7 +13,8 @@ enum {
   WR_MM_MAX_ROWS = 12, WR_MM_MAX_GROUPS = 4, /* the largest tile of any packed kernel */
   WR_MM_FEW_ROWS = 4,                        /* rows of x up to which every thread quantises them for itself */
   WR_MM_FEW_BYTES = 64 * 1024,               /* and where: on its stack */
-  WR_MM_FEW_K = 13104,                       /* the longest row of which four fit there */
+  WR_MM_FEW_K = 11904,                       /* the longest row of which four fit there */
+  WR_MM_XQ_BLOCK = 44,                       /* bytes of 32 elements of quantised x */
   WR_MM_CODEC_ROWS = 4,                      /* rows of weights that the codec kernel decodes at a time */
 };
 
@@ -33,8 +34,8 @@ enum { WR_MM_GEMM_SUMS = WR_MM_GEMM_ROWS * WR_MM_GEMM_GROUPS * 16, WR_MM_GEMM_PA
 
 const char *wr_onednn_missing(void); /* NULL: oneDNN is there */
 
-/* A quantised row of x, K a multiple of 32: a byte an element, and eight more for each 32. */
-static inline size_t wr_mm_xq_bytes(int64_t K) { return (size_t)K / 32 * 40; }
+/* A quantised row of x, K a multiple of 32: a byte an element, and twelve more for each 32. */
+static inline size_t wr_mm_xq_bytes(int64_t K) { return (size_t)K / 32 * WR_MM_XQ_BLOCK; }
 /* All rows of quantised x, and where a thread's row of normal x may begin after them. */
 static inline size_t wr_mm_xq_area(int64_t rows, int64_t K) { return ((size_t)rows * wr_mm_xq_bytes(K) + 63) & ~(size_t)63; }
 static inline size_t wr_mm_normal_bytes(int64_t K) { return ((size_t)K * sizeof(float) + 63) & ~(size_t)63; }
