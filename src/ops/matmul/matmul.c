@@ -26,6 +26,16 @@ static size_t many_scratch(const wr_call *c, int n_threads) {
   return wr_mm_xq_area(x->ext[0], wr_inner(x)) + normal;
 }
 
+/* Fewer rows are not worth unpacking weights for. */
+static const char *unpack_refuses(const wr_call *c) {
+  return c->args[WR_MM_X].ext[0] < WR_MM_UNPACK_LEAST ? "is for 32 rows and more" : NULL;
+}
+
+static size_t unpack_scratch(const wr_call *c, int n_threads) {
+  const int64_t K = wr_inner(&c->args[WR_MM_X]);
+  return wr_mm_xq_area(c->args[WR_MM_X].ext[0] + WR_MM_UNPACK_ROWS - 1, K) + (size_t)n_threads * wr_mm_unpack_bytes(K);
+}
+
 static size_t codec_scratch(const wr_call *c, int n_threads) {
   return (size_t)n_threads * wr_mm_codec_bytes(wr_inner(&c->args[WR_MM_X]));
 }
@@ -33,6 +43,12 @@ static size_t codec_scratch(const wr_call *c, int n_threads) {
 /* Few rows are no large product. The sums are the same. */
 static const char *gemm_refuses(const wr_call *c) {
   if (c->args[WR_MM_X].ext[0] < WR_MM_GEMM_LEAST) return "is for 16 rows and more";
+  return fused_refuses(c);
+}
+
+/* Fewer rows are not worth widening weights for. */
+static const char *gemm_wide_refuses(const wr_call *c) {
+  if (c->args[WR_MM_X].ext[0] < WR_MM_UNPACK_LEAST) return "is for 32 rows and more";
   return fused_refuses(c);
 }
 
@@ -50,6 +66,11 @@ static const char *onednn_dw_refuses(const wr_call *c) { return onednn_takes(&c-
 static size_t gemm_scratch(const wr_call *c, int n_threads) {
   const bool parts = wr_inner(&c->args[WR_MM_X]) > WR_MM_GEMM_SUM;
   return parts ? (size_t)n_threads * WR_MM_GEMM_SUMS * sizeof(float) : 0;
+}
+
+static size_t gemm_wide_scratch(const wr_call *c, int n_threads) {
+  (void)c;
+  return (size_t)n_threads * (WR_MM_GEMM_SUMS + WR_MM_GEMM_WIDE) * sizeof(float);
 }
 
 static size_t gemm_grad_scratch(const wr_call *c, int n_threads) {

@@ -1,7 +1,8 @@
-/* Products of many rows with FP32 weights in layout pack16, and their gradients: what training spends its time in. The loops are those of
+/* Products of many rows with float weights in layout pack16, and the gradients of FP32 ones: what training spends its time in, and prompts of
+ * float models. The loops are those of
  * ops/gemm_i.h; this file cuts the products into units of work and parts that fit the caches.
  *
- *   matmul      class f32k   panels are the weights as they lie; a is x
+ *   matmul      class f32k   panels are the weights as they lie, or widened to FP32 in scratch, a part at a time; a is x
  *   matmul_dx   class f32n   panels are columns of w, turned in scratch, a part of n at a time; a is dy
  *   matmul_dw   class f32m   dy and x as they lie, a part of m at a time; a is x, its columns the rows of a tile, so that dw comes out in
  *                            the layout of w. Only columns past the last whole sixteen are packed. dbias: m ascending.
@@ -15,6 +16,8 @@
 #include "ops/matmul/matmul_i.h"
 
 WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu));
+WR_ROW_FN(WR_KERNEL(matmul_f16_gemm_cpu));
+WR_ROW_FN(WR_KERNEL(matmul_bf16_gemm_cpu));
 WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu));
 WR_ROW_FN(WR_KERNEL(matmul_dw_f32_gemm_cpu));
 
@@ -24,13 +27,23 @@ static int64_t cut(int64_t n, int64_t i, int64_t parts, int64_t of) {
   return i == parts ? n : WR_MIN((n + of - 1) / of * i / parts * of, n);
 }
 
-WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu)) {
+/* 16 lanes of weights of a type, n columns of a group, as floats. */
+WR_INLINE void widen(wr_dtype t, const uint16_t *from, int64_t n, float *to) {
+  for (int64_t k = 0; k < n; k++)
+    v16_store(to + 16 * k, t == WR_F16 ? v16_load_f16(from + 16 * k) : v16_load_bf16(from + 16 * k));
+}
+
+/* t: F32, whose groups are panels as they lie, or F16 or BF16, of which a part is widened for a unit. */
+WR_INLINE void forward(wr_dtype t, const wr_call *c, const wr_worker *w) {
   const wr_arg *x = &c->args[WR_MM_X], *wt = &c->args[WR_MM_W], *y = &c->args[WR_MM_Y];
   const wr_arg *bias = &c->args[WR_MM_BIAS], *res = &c->args[WR_MM_RES];
-  const int64_t M = wr_live_rows(c, WR_MM_X), K = wr_inner(x), N = wt->ext[0], groups = (N + 15) / 16, stride = step_of(wt);
+  const int64_t M = wr_live_rows(c, WR_MM_X), K = wr_inner(x), N = wt->ext[0], groups = (N + 15) / 16;
+  const size_t stride_bytes = (size_t)wt->stride_bytes;
   const int64_t ms = wr_mm_parts(M, WR_MM_GEMM_ROWS), ns = wr_mm_parts(groups, WR_MM_GEMM_GROUPS),
                 ks = wr_mm_parts(K, WR_MM_GEMM_SUM);
-  float *const sums = (float *)c->scratch + (int64_t)w->tid * WR_MM_GEMM_SUMS;
+  float *const sums =
+      (float *)c->scratch + (int64_t)w->tid * (t == WR_F32 ? WR_MM_GEMM_SUMS : WR_MM_GEMM_SUMS + WR_MM_GEMM_WIDE);
+  float *const wide = sums + WR_MM_GEMM_SUMS;
   int64_t begin, end;
   while (wr_take(w, 0, ms * ns, 1, &begin, &end))
     for (int64_t u = begin; u < end; u++) {
@@ -38,14 +51,19 @@ WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu)) {
       const int64_t g0 = cut(groups, u / ms, ns, WR_GEMM_PANELS), g1 = cut(groups, u / ms + 1, ns, WR_GEMM_PANELS);
       for (int64_t p = 0; p < ks; p++) {
         const int64_t k = cut(K, p, ks, 16), width = (g1 - g0) * 16;
+        const int64_t n = cut(K, p + 1, ks, 16) - k;
         const bool last = p == ks - 1;
+        const uint8_t *const from = (const uint8_t *)wt->data + (size_t)g0 * stride_bytes;
+        if (t != WR_F32)
+          for (int64_t i = 0; i < g1 - g0; i++)
+            widen(t, (const uint16_t *)(const void *)(from + (size_t)i * stride_bytes) + 16 * k, n, wide + 16 * n * i);
         wr_gemm g = {.a = wr_arg_f32(x, m) + k,
                      .a_row = step_of(x),
                      .a_step = 1,
-                     .b = (const float *)wt->data + g0 * stride + 16 * k,
+                     .b = t == WR_F32 ? (const float *)(const void *)from + 16 * k : wide,
                      .b_step = 16,
-                     .b_panel = stride,
-                     .n = cut(K, p + 1, ks, 16) - k,
+                     .b_panel = t == WR_F32 ? (int64_t)(stride_bytes / sizeof(float)) : 16 * n,
+                     .n = n,
                      .from = p ? sums : NULL,
                      .from_row = width,
                      .from_panel = 16,
@@ -59,6 +77,10 @@ WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu)) {
       }
     }
 }
+
+WR_ROW_FN(WR_KERNEL(matmul_f32_gemm_cpu)) { forward(WR_F32, c, w); }
+WR_ROW_FN(WR_KERNEL(matmul_f16_gemm_cpu)) { forward(WR_F16, c, w); }
+WR_ROW_FN(WR_KERNEL(matmul_bf16_gemm_cpu)) { forward(WR_BF16, c, w); }
 
 WR_ROW_FN(WR_KERNEL(matmul_dx_f32_gemm_cpu)) {
   const wr_arg *dy = &c->args[WR_MM_DX_DY], *wt = &c->args[WR_MM_DX_W], *dx = &c->args[WR_MM_DX_DX];

@@ -25,33 +25,39 @@ WR_INLINE int quant_bias(wr_dtype t) { return wr_quant_of(t).bias - (quant_wide(
 
 WR_INLINE int quant_parts(wr_dtype t) { return 32 / wr_quant_of(t).part; }
 
-/* A row of x, K a multiple of 32, into row r of a tile of R. t: any. */
+/* A row of x, K a multiple of 32, into row r of a tile of R. t: any. Sixteen blocks at a time, so that a division serves sixteen. */
 WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile, int r, int R) {
   const wr_quant form = wr_quant_of(t);
   const int parts = form.part == 32 ? 1 : 2, bias = quant_bias(t);
   const v16i magnitude = v16i_set1(0x7fffffff);
-  for (int64_t b = 0; b < K / 32; b++) {
-    uint8_t *block = tile + b * R * XQ_BLOCK;
-    const v16 lo = v16_load(x + 32 * b), hi = v16_load(x + 32 * b + 16);
-    /* as integers, so that NaN counts as larger than all else */
-    const int32_t top = v16i_hmax(v16i_max(v16i_and(v16_bits(lo), magnitude), v16i_and(v16_bits(hi), magnitude)));
-    const bool finite = top < 0x7f800000;
-    float amax, d = 0, inverse = 0;
-    memcpy(&amax, &top, sizeof amax);
-    if (!finite)
-      d = __builtin_nanf("");
-    else if (amax > 1e-30f)
-      d = amax / 127, inverse = 127 / amax;
-    const v16i qlo = v16_round_i32(v16_mul(lo, v16_set1(inverse))), qhi = v16_round_i32(v16_mul(hi, v16_set1(inverse)));
-    v16i_store_i8((int8_t *)block + 32 * r, qlo);
-    v16i_store_i8((int8_t *)block + 32 * r + 16, qhi);
-    uint8_t *scales = block + 32 * R + XQ_SCALES * r;
-    memcpy(scales, &d, 4);
-    for (int part = 0; part < parts; part++) {
-      const v16i sums = parts == 1 ? v16i_add(qlo, qhi) : part ? qhi : qlo;
-      const int32_t s = finite ? v16i_sum(sums) : 0, biased = -bias * s;
-      const float scaled = d * (float)s;
-      memcpy(scales + 4 + 4 * part, form.minimum ? (const void *)&scaled : &biased, 4);
+  for (int64_t b0 = 0; b0 < K / 32; b0 += WR_LANES) {
+    const int n = (int)WR_MIN(K / 32 - b0, (int64_t)WR_LANES);
+    int32_t largest[WR_LANES] = {0};
+    for (int i = 0; i < n; i++) {
+      const float *from = x + 32 * (b0 + i);
+      /* as integers, so that NaN counts as larger than all else */
+      largest[i] = v16i_hmax(
+          v16i_max(v16i_and(v16_bits(v16_load(from)), magnitude), v16i_and(v16_bits(v16_load(from + 16)), magnitude)));
+    }
+    const v16 amax = v16i_as_float(v16i_load(largest)), zero = v16_zero(), most = v16_set1(127);
+    const m16 some = v16_lt(v16_set1(1e-30f), amax), finite = v16_lt(amax, v16_set1(__builtin_inff()));
+    float d[WR_LANES], inverse[WR_LANES];
+    v16_store(d, v16_select(finite, v16_select(some, v16_div(amax, most), zero), v16_set1(__builtin_nanf(""))));
+    v16_store(inverse, v16_select(finite, v16_select(some, v16_div(most, amax), zero), zero));
+    for (int i = 0; i < n; i++) {
+      const float *from = x + 32 * (b0 + i);
+      uint8_t *block = tile + (b0 + i) * R * XQ_BLOCK, *scales = block + 32 * R + XQ_SCALES * r;
+      const v16 by = v16_set1(inverse[i]);
+      const v16i qlo = v16_round_i32(v16_mul(v16_load(from), by)), qhi = v16_round_i32(v16_mul(v16_load(from + 16), by));
+      v16i_store_i8((int8_t *)block + 32 * r, qlo);
+      v16i_store_i8((int8_t *)block + 32 * r + 16, qhi);
+      memcpy(scales, &d[i], 4);
+      for (int part = 0; part < parts; part++) {
+        const v16i sums = parts == 1 ? v16i_add(qlo, qhi) : part ? qhi : qlo;
+        const int32_t s = largest[i] < 0x7f800000 ? v16i_sum(sums) : 0, biased = -bias * s;
+        const float scaled = d[i] * (float)s;
+        memcpy(scales + 4 + 4 * part, form.minimum ? (const void *)&scaled : &biased, 4);
+      }
     }
   }
 }
