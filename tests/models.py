@@ -31,6 +31,8 @@ EXACT = ("f32", "f16", "bf16")
 REFERENCE_ONLY = ("bf16", "q5_0", "q5_1")
 BAR_KL = {"q4_k_m": 1.5e-2}  # of quantised types: otherwise 6e-3
 EMULATED_TYPES = ("f16", "q8_0", "q4_0", "q4_1", "q5_1")
+# "</s>" is HTML in Gemma's vocabulary, a token that text makes; llama.cpp takes it for an end of text everywhere, and spells it.
+LLAMA_SPELLS = {212: [954, 236751, 236813]}
 MARGIN, MARGIN_QUANTISED = 0.05, 0.25
 KV_MODEL = "smollm2-135m", "f16"
 # Mean KL that each type of the KV cache may cost, with F16 weights: some times what doc/notes/0008-attention.md found.
@@ -218,9 +220,9 @@ def check_more_tokens(golden, path):
     wrong = []
     for i, text in enumerate(golden.meta["hard"]):
         got = weir("tokenize", path, stdin=text.encode())["tokens"]
-        if got != golden.tensors[f"hard.{i}"].tolist():
+        if [j for t in got for j in LLAMA_SPELLS.get(t, [t])] != golden.tensors[f"hard.{i}"].tolist():
             wrong.append(f"{text!r}: {got[:12]}… not {golden.tensors[f'hard.{i}'].tolist()[:12]}…")
-        elif weir("tokenize", path, "--decode", stdin=",".join(map(str, got)).encode())["text"] != text:
+        elif weir("tokenize", path, "--decode", stdin=",".join(map(str, got)).encode())["text"] != text.replace("\u2581", " "):
             wrong.append(f"{text!r}: its ids are another text")
     for i, talk in enumerate(map(json.loads, golden.meta["conversations"])):
         system = ["--system", talk[0][1]] if talk[0][0] == "system" else []

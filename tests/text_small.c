@@ -572,6 +572,18 @@ static void chats_of_gemma(void) {
   CHECK_STR(text.ptr, "<start_of_turn>user\n brief \n\nhi <end_of_turn><end_of_turn>\n<start_of_turn>model\nyo<end_of_turn>\n"
                       "<start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\n");
   CHECK(wr_token_is_end(t, 261));
+  wr_tokenizer_close(t);
+  /* "</s>" is the file's end of text, whatever type it has; where texts begin and end with others, it is HTML */
+  m.types[2] = WR_TOKEN_USER_DEFINED;
+  for (int own = 0; own < 2; own++) {
+    m.src.bos_id = own ? 1 : 260;
+    m.src.eos_id = 261;
+    t = make(&m);
+    REQUIRE(t);
+    CHECK(wr_token_is_end(t, 2) == own && (wr_token_type_of(t, 2) == WR_TOKEN_CONTROL) == own);
+    if (!own) CHECK_IDS(t, "</s>", 0, 2);
+    if (!own) wr_tokenizer_close(t);
+  }
   const wr_chat_message twice[] = {SAYS("user", "a"), SAYS("user", "b")}, late[] = {SAYS("user", "a"), SAYS("system", "b")};
   CHECK_EQ_INT(chat(t, 2, twice, &ids), WEIR_EUSAGE);
   CHECK_HAS(weir_last_error(), "message 1");

@@ -333,6 +333,8 @@ static weir_status build_scores(wr_tokenizer *t, const wr_vocab_source *src) {
 
 /* ----------------------------------------------------------------------------------------------------------------- tokens */
 
+static bool text_is(wr_gguf_text t, const char *z) { return t.len == strlen(z) && memcmp(t.ptr, z, t.len) == 0; }
+
 static int hex_digit(char c) {
   return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
@@ -345,20 +347,22 @@ int wr_token_byte(const wr_token *k) {
 
 static const struct {
   const char *text;
-  bool ends, sure;
+  bool ends;
+  enum { SURE, USER, PAIR } control;
 } known_special[] = {
-#define X(text, ends, sure) {text, ends, sure},
+#define X(text, ends, control) {text, ends, control},
 #include "text/special.def"
 #undef X
 };
 
-/* The type as encoding sees it. */
-static void judge_type(wr_token *k) {
+/* The type as encoding sees it. html: "<s>" and "</s>" are no more than that. */
+static void judge_type(wr_token *k, bool html) {
   bool candidate = k->type == WR_TOKEN_CONTROL || k->type == WR_TOKEN_USER_DEFINED || k->type == WR_TOKEN_NORMAL;
   if (!candidate || !k->len || (k->ptr[0] != '<' && k->ptr[0] != '[')) return; /* as all spellings of the table begin */
   for (size_t i = 0; i < WR_ARRAY_LEN(known_special); i++) {
     if (strlen(known_special[i].text) != k->len || memcmp(known_special[i].text, k->ptr, k->len) != 0) continue;
-    if (k->type == WR_TOKEN_NORMAL && !known_special[i].sure) return;
+    if (k->type == WR_TOKEN_NORMAL && known_special[i].control != SURE) return;
+    if (k->type == WR_TOKEN_USER_DEFINED && known_special[i].control == PAIR && html) return;
     k->type = WR_TOKEN_CONTROL;
     k->ends = known_special[i].ends;
   }
@@ -368,6 +372,7 @@ static weir_status read_tokens(wr_tokenizer *t, const wr_vocab_source *src) {
   t->tokens = wr_malloc(src->n_tokens * sizeof *t->tokens);
   if (!t->tokens) return wr_fail_nomem(src->n_tokens * sizeof *t->tokens, "the vocabulary");
   t->n = (uint32_t)src->n_tokens;
+  const bool other_bos = src->bos_id >= 0 && src->bos_id < t->n && !text_is(src->tokens[src->bos_id], "<s>");
   for (int b = 0; b < 256; b++) t->byte_id[b] = WR_NO_TOKEN;
   for (uint32_t i = 0; i < t->n; i++) {
     wr_gguf_text text = src->tokens[i];
@@ -376,18 +381,19 @@ static weir_status read_tokens(wr_tokenizer *t, const wr_vocab_source *src) {
                      text.len, WR_TEXT_MAX_TOKEN_BYTES);
     wr_token *k = &t->tokens[i];
     *k = (wr_token){text.ptr, (uint16_t)text.len, WR_TOKEN_NORMAL, false};
+    const bool own = i == src->bos_id || i == src->eos_id || i == src->eot_id || i == src->eom_id;
     int32_t type = src->types ? src->types[i] : WR_TOKEN_NORMAL;
     if (type < 0 || type > WR_TOKEN_BYTE) type = WR_TOKEN_UNDEFINED;
     if (!src->types) {
       if (t->kind == WR_TEXT_SPM && wr_token_byte(k) >= 0)
         type = WR_TOKEN_BYTE;
-      else if (i == src->bos_id || i == src->eos_id || i == src->eot_id || i == src->eom_id)
+      else if (own)
         type = WR_TOKEN_CONTROL;
       else if (i == src->unk_id)
         type = WR_TOKEN_UNKNOWN;
     }
     k->type = (uint8_t)type;
-    judge_type(k);
+    judge_type(k, other_bos && !own);
     if (k->type == WR_TOKEN_BYTE) {
       int b = wr_token_byte(k);
       if (b < 0)
@@ -451,8 +457,6 @@ static weir_status read_special(wr_tokenizer *t, const wr_vocab_source *src) {
 }
 
 /* ------------------------------------------------------------------------------------------------------------------- open */
-
-static bool text_is(wr_gguf_text t, const char *z) { return t.len == strlen(z) && memcmp(t.ptr, z, t.len) == 0; }
 
 const char *const wr_prefix_name[WR_PREFIXES] = {"never", "legacy", "first", "always"};
 
