@@ -19,14 +19,14 @@ KL_BAR, LOGIT_BAR = 1e-6, 2e-4
 AS_PLAIN = ("plain", "none")
 
 try:
-    import gguf  # noqa: F401: smollm2 and the tool need it
+    import gguf  # noqa: F401: models and the tool need it
     import numpy as np
 except ImportError as missing:
     print(f"SKIP rope all: {missing.name} is not installed\nrope: 0 passed, 0 failed, 1 skipped")
     sys.exit(0)
 
-import smollm2
-from smollm2 import counts, failed, kl, last_logits, log_sum_exp, passed
+import models
+from models import counts, failed, kl, last_logits, log_sum_exp, passed
 
 
 def off(reference, logits):
@@ -54,16 +54,16 @@ def check(golden, folder, variant):
 
 
 def main():
-    if not os.access(smollm2.WEIR, os.X_OK):
-        failed("all", f"there is no program {smollm2.WEIR}")
+    if not os.access(models.WEIR, os.X_OK):
+        failed("all", f"there is no program {models.WEIR}")
     else:
-        golden = smollm2.Golden("rope_logits.gguf")
+        golden = models.Golden("rope_logits.gguf")
         with tempfile.TemporaryDirectory() as folder:
             subprocess.run([sys.executable, TOOL, "-", folder, "rope"], stdout=subprocess.DEVNULL, check=True)
             for variant in golden.meta["variants"]:
                 try:
                     check(golden, folder, variant)
-                except smollm2.Weir as error:
+                except models.Weir as error:
                     failed(variant, error)
     print(f"rope: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     sys.exit(1 if counts["failed"] else 0)
