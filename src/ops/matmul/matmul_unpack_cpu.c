@@ -16,6 +16,7 @@ enum { AHEAD_BLOCKS = 2 }; /* x comes from the second-level cache, where no more
 /* R rows of a tile. wide: bytes of weights may be above 127. */
 WR_INLINE void tile(int parts, bool minimum, bool wide, int R, const uint8_t *x, const unpacked *w, int64_t blocks, v16 *acc) {
   enum { BLOCK = ROWS * XQ_BLOCK };
+  const int lines = 8 / parts;
   v16 sums[ROWS];
 #pragma GCC unroll 12
   for (int r = 0; r < R; r++) sums[r] = v16_zero();
@@ -29,7 +30,8 @@ WR_INLINE void tile(int parts, bool minimum, bool wide, int R, const uint8_t *x,
 #pragma GCC unroll 12
       for (int r = 0; r < R; r++) i[r] = minimum ? v16i_zero() : v16i_set1(read_i32(scales + XQ_SCALES * r + 4 + 4 * part));
 #pragma GCC unroll 8
-      for (int e = part * 8 / parts; e < (part + 1) * 8 / parts; e++) {
+      for (int n = 0; n < lines; n++) {
+        const int e = part * lines + n;
         const v16i line = v16i_load(w->bytes + b * 512 + 64 * e);
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++) {
