@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """weir chat: in a pipe, and in a terminal of its own (pty): editing, history, Ctrl-C, Ctrl-D, long and broken input, a full context."""
-import json, os, pty, re, select, signal, stat, subprocess, sys, time
+import json, os, pty, re, select, signal, stat, subprocess, sys, termios, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import harness
@@ -90,6 +90,7 @@ class Terminal:
             os.environ.update({"XDG_STATE_HOME": STATE, "TERM": "xterm", "LC_ALL": "C.UTF-8", **env})
             os.execv(WEIR, [WEIR, "chat", model, *args])
         self.seen = b""
+        self.edited = env.get("TERM") != "dumb" and has_libedit()
 
     def wait(self, what, seconds=0):
         """reads until `what` has come; what came before it, and it"""
@@ -106,6 +107,14 @@ class Terminal:
             self.seen += more
         before, self.seen = self.seen.split(what, 1)
         return before + what
+
+    def ready(self, seconds=0):
+        """reads until the prompt has come and, where lines are edited, the terminal passes on keys as they are"""
+        before = self.wait(b"> ", seconds)
+        end = time.time() + SECONDS
+        while self.edited and termios.tcgetattr(self.fd)[3] & termios.ICANON and time.time() < end:
+            time.sleep(0.01)
+        return before
 
     def type(self, text):
         os.write(self.fd, text if isinstance(text, bytes) else text.encode())
@@ -140,72 +149,72 @@ def edits():
     if os.path.exists(history):
         os.unlink(history)
     t = Terminal("-n", "4")
-    t.wait(b"> ")
+    t.ready()
     t.type("hallo\x01\x1b[C\x04e\x05\r")  # to the beginning, right, delete, e
     echoed = t.wait(b"\n")
     t.wait(b"tok")
-    t.wait(b"> ")
+    t.ready()
     t.type("/save %s/edited.json\r" % TMP)
-    t.wait(b"> ")
+    t.ready()
     t.type("\x04")
     check(t.end() == 0, "Ctrl-D")
     said = json.load(open(TMP + "/edited.json"))["messages"][0]["content"]
     check(said == "hello", "edited to %r (%r)" % (said, echoed))
     check(os.path.exists(history) and stat.S_IMODE(os.stat(history).st_mode) == 0o600, "the history file")
     t = Terminal("-n", "4")
-    t.wait(b"> ")
+    t.ready()
     t.type("\x1b[A\x1b[A\r")  # two lines up
     t.wait(b"tok")
-    t.wait(b"> ")
+    t.ready()
     t.type("/save %s/again.json\r" % TMP)
-    t.wait(b"> ")
+    t.ready()
     t.type(b"\xc3\xbcn \xff\xfe \xe4\xb8\x96\r")
     t.wait(b"tok")
-    t.wait(b"> ")
+    t.ready()
     t.type("/save %s/bytes.json\r" % TMP)
-    t.wait(b"> ")
+    t.ready()
     t.type("/quit\r")
     check(t.end() == 0, "/quit")
     check(json.load(open(TMP + "/again.json"))["messages"][0]["content"] == "hello", "the history of the session before")
     said = json.load(open(TMP + "/bytes.json"))["messages"][2]["content"]
     check(said.startswith("\u00fcn ") and said.endswith(" \u4e16") and "\ufffd" in said, "bytes that are not UTF-8: %r" % said)
     t = Terminal("-n", "1", "--temp", "0")
-    t.wait(b"> ")
+    t.ready()
     t.type("w" * 300 + "\r")
-    t.wait(b"> ")
+    t.ready()
     t.type("\x04")
     check(t.end() in (0, 2), "a line longer than the screen")
 
 
 def interrupts():
     t = Terminal("-n", "4")
-    t.wait(b"> ")
+    t.ready()
     t.type("half a line\x03")
     t.wait(b"Ctrl-C again")
-    t.wait(b"> ")
+    t.ready()
     t.type("hello\r")
     t.wait(b"tok")
-    t.wait(b"> ")
+    t.ready()
     t.type("\x03")
     t.wait(b"Ctrl-C again")
-    t.wait(b"> ")
+    t.ready()
     t.type("\x03")
     check(t.end() == 130, "twice Ctrl-C")
     t = Terminal("-n", "4")
-    t.wait(b"> ")
+    t.ready()
     os.kill(t.pid, signal.SIGTERM)
     check(t.end() == 143, "SIGTERM at the prompt")
     t = Terminal("-n", "4", TERM="dumb")
-    t.wait(b"> ")
+    t.ready()
     t.type("hello\r")
-    out = t.wait(b"tok/s") + t.wait(b"> ")
+    out = t.wait(b"tok/s") + t.ready()
     check(b"\x1b" not in out, "escapes on a dumb terminal: %r" % out)
     t.type("\x03")
     t.wait(b"Ctrl-C again")
     t.type("\x04")
     check(t.end() == 0, "Ctrl-D on a dumb terminal")
     t = Terminal("-n", "4", NO_COLOR="1")
-    t.wait(b"> ")
+    t.ready()
     t.type("hello\r")
     check(b"\x1b[2m" not in t.wait(b"in the context"), "a colour in spite of NO_COLOR")
     t.type("\x04")
@@ -217,18 +226,18 @@ def stops_an_answer():
     if not REAL:
         return skip("stops_an_answer", "WEIR_TEST_MODEL is not set")
     t = Terminal("--temp", "0", model=REAL)
-    t.wait(b"> ", 60)
+    t.ready(60)
     t.type("Write a very long story about a river, a mill and a dog, with many chapters.\r")
     t.wait(b"\n")
     t.wait(b" the", 60)
     t.type("\x03")
     t.wait(b"stopped", 60)
-    t.wait(b"> ", 60)
+    t.ready(60)
     t.type("What is the capital of France?\r")
     t.wait(b"Paris", 60)
-    t.wait(b"> ", 60)
+    t.ready(60)
     t.type("/save %s/stopped.json\r" % TMP)
-    t.wait(b"> ")
+    t.ready()
     t.type("\x04")
     check(t.end() == 0, "Ctrl-D")
     said = json.load(open(TMP + "/stopped.json"))["messages"]

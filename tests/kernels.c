@@ -400,7 +400,7 @@ static bool check_gradient(const wr_case *kase) {
 
 /* ---- all rows on one case */
 
-enum { MAX_ROWS = 64 };
+enum { MAX_ROWS = 128 };
 static int taken[512][MAX_ROWS]; /* [op][row]: cases that it took */
 
 static int op_index(const wr_op *op) {
@@ -762,6 +762,11 @@ int main(int argc, char **argv) {
       return 1;
     }
   if (is_list) return list();
+  for (int o = 0; o < wr_ops_n; o++)
+    if (wr_ops[o]->n_rows > MAX_ROWS) {
+      fprintf(stderr, "kernels: %s has %d rows, MAX_ROWS is %d\n", wr_ops[o]->name, wr_ops[o]->n_rows, MAX_ROWS);
+      return 1;
+    }
   for_all_cases(test_case);
   test_plants();
   if (!*only) test_bad_lines();
