@@ -40,9 +40,11 @@ static void instruction_sets(void) {
     CHECK_EQ_INT(wr_isa_detect(&isa), WEIR_EUSAGE);
   CHECK_STR(wr_isa_name(best), wr_isa_name(best & WR_ISA_LEVEL_MASK)); /* features have no name of their own */
   CHECK_STR(wr_isa_name(77), "unknown");
+#ifdef __x86_64__
   CHECK_STR(wr_isa_missing(WR_ISA_AVX512_AMX, WR_ISA_AVX512 | WR_ISA_AVX512_FP16), "amx");
   CHECK_STR(wr_isa_missing(WR_ISA_AVX512_AMX, WR_ISA_AVX2), "avx512");
   CHECK(!wr_isa_missing(WR_ISA_AVX2, WR_ISA_AVX512) && !wr_isa_missing(WR_ISA_AVX512_AMX, WR_ISA_AVX512_AMX));
+#endif
   if (kept)
     setenv("WEIR_ISA", kept, 1);
   else
