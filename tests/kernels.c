@@ -608,7 +608,9 @@ static void test_bad_lines(void) {
              {"add rows", "not key=value"},
              {"add dtype=f31", "f31"},
              {"add rows=0", "extents"},
-             {"add pad=99999", "pad"}};
+             {"add pad=99999", "pad"},
+             {"kv_store nkv=4 dqk=32 page=16 cache=q8_0", "layout keys32"},
+             {"attention_paged nq=4 nkv=4 dqk=32 page=64 cache=q4_0", "layout keys32"}};
   for (size_t i = 0; i < WR_ARRAY_LEN(bad); i++) {
     wr_case c;
     wr_program p;

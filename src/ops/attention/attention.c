@@ -212,6 +212,7 @@ static weir_status check_pages(const char *name, const wr_vtype *t, int width, w
 static weir_status check_cache(const wr_vtype *kc, const wr_vtype *vc) {
   WR_TRY(check_pages("kcache", kc, 2, WR_KEYS32));
   WR_TRY(check_pages("vcache", vc, 3, WR_PLAIN));
+  if (kc->layout == WR_KEYS32) WR_TRY(wr_rule_ext("kcache", kc, 3, WR_KV_PAGE, "a page in layout keys32"));
   WR_TRY(wr_rule_ext("vcache", vc, 0, kc->ext[0], "the pages of kcache"));
   WR_TRY(wr_rule_ext("vcache", vc, 1, kc->ext[1], "the heads of kcache"));
   return wr_rule_ext("vcache", vc, 2, kc->ext[3], "the positions in a page of kcache");
