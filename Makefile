@@ -122,7 +122,7 @@ fuzzers: $(FUZZERS)
 check: programs
 	@tools/run-tests $(B)
 
-## test: check's tests with sanitizers, with clang, and for each instruction set forced
+## test: check's tests with sanitizers, with clang, for each instruction set forced, and for aarch64 under qemu
 test:
 	+@tools/run-variants "$(TSAN_TESTS)"
 

@@ -78,7 +78,7 @@ def watch(command, run):
 
 
 def main():
-    parser = common.parser(__doc__)
+    parser = common.parser(__doc__, reps=0)
     common.torch_options(parser)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--saves", type=int, default=2)

@@ -2,13 +2,14 @@
 
 A bench compares weir with a peer. Both take turns (A B A B ...), so that they meet the same weather; the best of each counts and the
 median is shown. The bar of a speed is the smaller of `factor` times the peer's best and LIMIT_SHARE of the limit that weir measures in its
-own process, of a time the peer's best over `factor`. A line goes to bench/records/MACHINE.csv for each. All of this
-is measurement, not a test: the exit status is 0 whoever is faster.
+own process, of a time the peer's best over `factor`; without a peer there is none. A line goes to bench/records/MACHINE.csv for each.
+All of this is measurement, not a test: the exit status is 0 whoever is faster, 1 where something gave no figure.
 """
 import argparse
 import csv
 import datetime
 import json
+import math
 import os
 import platform
 import re
@@ -20,26 +21,35 @@ import sys
 REPO = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CACHE = os.environ.get("WEIR_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "weir")
 LIMIT_SHARE = 0.85
+TYPES = "f32,f16,bf16,q8_0,q4_0,q4_1,q5_0,q5_1,q2_k,q3_k_m,q4_k_m,q5_k_m,q6_k,iq4_nl,iq4_xs"  # of SmolLM2-135M
 COLUMNS = ["date", "commit", "machine", "what", "unit", "ours_best", "ours_median", "peer_best", "peer_median", "ratio",
            "limit", "share", "bar", "reached", "reps", "load", "command", "peer_command"]
 
 
 # ---- options
 
-def parser(doc, reps=5):
-    """The options that every bench has; doc: its own text, of which the first line goes to --help."""
+class Missing(Exception):
+    """A model that is not here."""
+
+
+def parser(doc, reps=5, records=True):
+    """The options that benches have; doc: its own text, of which the first line goes to --help; reps: 0 for one without rounds."""
     p = argparse.ArgumentParser(description=doc.splitlines()[0])
     p.add_argument("--weir", default=os.path.join(REPO, "weir"), help="the program (%(default)s)")
-    p.add_argument("--reps", type=int, default=reps, help="rounds (%(default)s)")
-    p.add_argument("--records", default=os.path.join(REPO, "bench/records"), help="folder of the CSV; '' keeps none")
+    if reps:
+        p.add_argument("--reps", type=int, default=reps, help="rounds (%(default)s)")
+    if records:
+        p.add_argument("--records", default=os.path.join(REPO, "bench/records"), help="folder of the CSV; '' keeps none")
     return p
 
 
-def llama_options(p):
+def llama_options(p, types=None):
     p.add_argument("--llama", default=os.environ.get("WEIR_LLAMA") or os.path.join(CACHE, "peers/llama/build/bin"),
                    help="folder of llama.cpp's programs ($WEIR_LLAMA, or what bench/peers llama made)")
     p.add_argument("--models", default=os.environ.get("WEIR_BENCH_MODELS") or os.path.join(CACHE, "bench-models"),
                    help="folder of the models that bench/models made (%(default)s)")
+    if types:
+        p.add_argument("--types", default=types, help="of SmolLM2-135M, or names of other models (%(default)s)")
 
 
 def torch_options(p):
@@ -75,11 +85,16 @@ def say(text):
 
 # ---- running
 
-def run_json(command):
+def run(command):
+    """What a command writes to standard output."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if done.returncode != 0:
         raise RuntimeError(f"{shlex.join(command)} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def run_json(command):
+    return json.loads(run(command))
 
 
 def by_turns(reps, *programs):
@@ -90,6 +105,15 @@ def by_turns(reps, *programs):
             if program:
                 out.append(program())
     return given
+
+
+def model(args, name):
+    """File and name in records: of "q4_0" (of SmolLM2-135M) or of another model's whole name."""
+    path, shown = (f"{name}.gguf", name) if "-" in name else (f"smollm2-135m-{name}.gguf", f"smollm2-135m {name}")
+    path = os.path.join(args.models, path)
+    if not os.path.exists(path):
+        raise Missing(f"no {path}: left out (bench/models makes it)")
+    return path, shown
 
 
 def model_bench(args, model, threads, prompt_tok, n):
@@ -165,11 +189,8 @@ def record(args, what, unit, ours, command, peer=(), peer_command=None, factor=1
     other = choose(peer) if peer else None
     if limit and share is None:
         share = best / limit
-    if bar is None:
-        bars = [other / factor if lower else other * factor] if peer else []
-        if limit and not lower:
-            bars.append(LIMIT_SHARE * limit)
-        bar = min(bars) if bars else None
+    if bar is None and peer:
+        bar = other / factor if lower else min(other * factor, LIMIT_SHARE * limit if limit else math.inf)
     verdict = "" if bar is None else "PASS" if choose(best, bar) == best else "short"
     if verdict and share and share > 1:
         verdict += ", share is a measuring error"
@@ -191,10 +212,16 @@ def record(args, what, unit, ours, command, peer=(), peer_command=None, factor=1
 
 
 def each(items, measure):
-    """measure(*item) for all; a failure is said and the rest goes on."""
+    """measure(*item) for all; a failure is said, and the rest goes on to an exit status of 1."""
+    failed = False
     for item in items:
         try:
             measure(*item)
+        except Missing as missing:
+            say(missing)
         except (RuntimeError, KeyError, ValueError, OSError, subprocess.SubprocessError) as error:
             name = " ".join(str(word) for word in item if isinstance(word, (str, int)))
-            print(f"{name}: no figure: {error}", flush=True)
+            say(f"{name}: no figure: {error}")
+            failed = True
+    if failed:
+        sys.exit(1)

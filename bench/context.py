@@ -5,7 +5,6 @@ Bar: the smaller of 2 times llama.cpp and 85 % of the limit. Then the slope: how
 shortest, against the time that a plain read of the KV bytes between them would take; bar 1.5. See common.py.
 """
 import common
-from decode import model_path
 
 TOKENS = 32
 
@@ -25,7 +24,7 @@ def depth(args, model, threads, tokens):
 
 
 def measure(args, threads):
-    model = model_path(args, args.type)
+    model, _ = common.model(args, args.type)
     depths = sorted(map(int, args.depths.split(",")))
     rows = [depth(args, model, threads, tokens) for tokens in depths]
     if len(rows) < 2:

@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 
 import common
-from decode import model_path
 
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 TEXT_BYTES = 100_000
@@ -34,7 +33,7 @@ def peer(args, model, kv, text):
 
 
 def main():
-    parser = common.parser(__doc__, reps=1)
+    parser = common.parser(__doc__, reps=0, records=False)
     common.llama_options(parser)
     parser.add_argument("--type", default="f16", help="of SmolLM2 (%(default)s)")
     parser.add_argument("--ctx", type=int, default=512)
@@ -44,7 +43,7 @@ def main():
     common.begin(args, {"llama": ("llama-perplexity", "bench/peers llama")})
     text = args.text or subprocess.run([os.path.join(common.REPO, "tools/fetch-text")], check=True, stdout=subprocess.PIPE,
                                        text=True).stdout.strip()
-    model = model_path(args, args.type)
+    model, _ = common.model(args, args.type)
     first = {}
 
     def measure(kv, path):

@@ -8,17 +8,13 @@ on: nothing is shared. Bar: FACTOR 2. The limit is one of reading; with many seq
 import json
 import os
 import random
-import subprocess
 import tempfile
 
 import common
 
 
 def lines(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    if done.returncode != 0:
-        raise RuntimeError(f"{common.readable(command)} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
-    return [json.loads(x) for x in done.stdout.splitlines() if x.startswith(b"{")]
+    return [json.loads(x) for x in common.run(command).splitlines() if x.startswith(b"{")]
 
 
 def ours(args, command, n):
@@ -38,14 +34,14 @@ def prompts(args, n, folder):
 
 
 def measure(args, name, n):
-    model = os.path.join(args.models, f"{name}.gguf" if "-" in name else f"smollm2-135m-{name}.gguf")
+    model, shown = common.model(args, name)
     with tempfile.TemporaryDirectory() as folder:
         command = [args.weir, "generate", model, "--parallel", prompts(args, n, folder), "--slots", str(n), "-n", str(args.tg), "--ignore-eos", "--temp",
                    "0", "--threads", str(args.threads), "--json"]
         peer = args.llama and [os.path.join(args.llama, "llama-batched-bench"), "-m", model, "-c", str(n * (args.pp + args.tg)), "-npp", str(args.pp),
                                "-ntg", str(args.tg), "-npl", str(n), "-t", str(args.threads), "-fa", args.fa, "--output-format", "jsonl"]
         we, they = common.by_turns(args.reps, lambda: ours(args, command, n), peer and (lambda: lines(peer)[-1]))
-    what = f"{n} sequences {os.path.basename(model)[:-5]}, {args.pp} + {args.tg} tokens, {common.threads_text(args.threads)}"
+    what = f"{n} sequences {shown}, {args.pp} + {args.tg} tokens, {common.threads_text(args.threads)}"
     best = max(we, key=lambda r: r["decode_tok_s"])
     common.record(args, f"decode {what}", "tok/s", [r["decode_tok_s"] for r in we], command, [r["speed_tg"] for r in they], peer, 2.0,
                   max(r["limit_tok_s"] for r in we), best["share_of_limit"])
@@ -54,8 +50,7 @@ def measure(args, name, n):
 
 def main():
     parser = common.parser(__doc__)
-    common.llama_options(parser)
-    parser.add_argument("--types", default="q4_0,q8_0,f16", help="of SmolLM2, or names of other models (%(default)s)")
+    common.llama_options(parser, "q4_0,q8_0,f16")
     parser.add_argument("--sequences", default="4,16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pp", type=int, default=128, help="tokens of a prompt (%(default)s)")

@@ -6,7 +6,6 @@ quantised weights, else FP32; `weir bench machine`) over the operations of a tok
 common.py.
 """
 import common
-from decode import TYPES, model_path
 
 TOKENS = 512
 FACTORS = {"q4_0": 1.4, "f16": 1.4, "bf16": 1.4, "f32": 1.2}
@@ -21,8 +20,7 @@ def operations(args, model):
     embedding = sizes["token_embd.weight"]
     blocks = sum(n for name, n in sizes.items() if name.startswith("blk."))
     layers = int(meta[f"{arch}.block_count"])
-    widths = max(shape) if (shape := shapes["blk.0.attn_q.weight"]) else 0
-    attention = layers * 2 * 2 * widths * TOKENS * (TOKENS + 1) / 2
+    attention = layers * 2 * 2 * shapes["blk.0.attn_q.weight"][1] * TOKENS * (TOKENS + 1) / 2
     return 2 * blocks * TOKENS + 2 * sizes.get("output.weight", embedding) + attention
 
 
@@ -31,21 +29,20 @@ def peak(machine, kind, threads):
 
 
 def measure(args, machine, name, threads):
-    model = model_path(args, name)
+    model, shown = common.model(args, name)
     command, run = common.model_bench(args, model, threads, TOKENS, 1)
     theirs, peer = common.llama_bench(args, model, threads, "-p", TOKENS, "-n", 0)
     ours, others = common.by_turns(args.reps, run, peer)
     speeds = [1e6 / r["prefill"]["us"] for r in ours]
     limit = peak(machine, "fp32" if name in ("f32", "f16", "bf16") else "int8", threads) / operations(args, model) * TOKENS
     factor = FACTORS.get(name, 2.0)
-    common.record(args, f"prompt {name if '-' in name else 'smollm2-135m ' + name}, {common.threads_text(threads)}", "tok/s", speeds, command,
+    common.record(args, f"prompt {shown}, {common.threads_text(threads)}", "tok/s", speeds, command,
                   others, theirs, limit=limit or None, bar=factor * max(others) if others else None)
 
 
 def main():
     parser = common.parser(__doc__)
-    common.llama_options(parser)
-    parser.add_argument("--types", default=TYPES + ",gemma-3-270m-q4_k_m", help="of SmolLM2, or names of other models (%(default)s)")
+    common.llama_options(parser, common.TYPES + ",gemma-3-270m-q4_k_m")
     parser.add_argument("--threads", default="2")
     args = parser.parse_args()
     common.begin(args, common.LLAMA)

@@ -5,29 +5,25 @@ Whole commands, from start to end; weir's also measures what was lost and syncs 
 llama-quantize's time.
 """
 import os
-import subprocess
 import tempfile
 import time
 
 import common
-from decode import model_path
 
 
 def seconds(command):
     begin = time.monotonic()
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr.decode(errors='replace')[-300:]}")
+    common.run(command)
     return time.monotonic() - begin
 
 
 def measure(args, source, kind):
-    model = model_path(args, source)
+    model, shown = common.model(args, source)
     with tempfile.TemporaryDirectory(prefix="weir-quantize-", dir=args.models) as folder:
         command = [args.weir, "quantize", model, kind, "--out", folder + "/ours.gguf", "--force", "--threads", str(args.threads)]
         theirs = args.llama and [os.path.join(args.llama, "llama-quantize"), model, folder + "/theirs.gguf", kind.upper(), str(args.threads)]
         ours, others = common.by_turns(args.reps, lambda: seconds(command), theirs and (lambda: seconds(theirs)))
-    common.record(args, f"quantize smollm2-135m {source} to {kind}", "s", ours, command, others, theirs, factor=2.0, lower=True)
+    common.record(args, f"quantize {shown} to {kind}", "s", ours, command, others, theirs, factor=2.0, lower=True)
 
 
 def main():

@@ -60,7 +60,7 @@ def number(text):
 
 def read(path):
     with open(path, newline="") as f:
-        return list(csv.DictReader(f))
+        return list(csv.DictReader(f, restval=""))  # the last line may have been cut
 
 
 def natural(text):
@@ -175,7 +175,7 @@ def history_table(history):
     for key in sorted(lines, key=lambda k: (natural(k[0]), k[1])):
         rows = lines[key]
         steps = " → ".join(f"<span title='{esc(r['date'])}'>{esc(r['commit'])}: {esc(r['ours_best'])}"
-                           f"{' (' + esc(r['ratio']) + ' ×)' if r['ratio'] else ''}</span>" for r in rows)
+                           f"{f' ({ratio:.2f} ×)' if (ratio := ratio_of(r)[0]) else ''}</span>" for r in rows)
         out.append(f"<tr><th scope=row>{esc(key[0])}<td>{esc(key[1])}<td style='white-space:normal'>{steps} {esc(rows[-1]['unit'])}"
                    f"<td>{spark([float(r['ours_best']) for r in rows])}")
     return "".join(out) + "</tbody></table></div></details>"
@@ -190,7 +190,7 @@ def keys(case):
 def heat_cell(row):
     if row is None:
         return "<td class=heat>"
-    share = float(row["share"])
+    share = number(row["share"]) or 0
     title = f"{row['kernel']}: {row['us']} us, {row['gb_s']} GB/s, {row['gflop_s']} GFLOP/s"
     return f"<td class=heat title='{esc(title)}' style='background:rgba(var(--heat),{min(share, 1) * .55:.2f})'>{share * 100:.0f} %"
 
@@ -226,7 +226,7 @@ def kernels_table(rows):
     out = ["<details><summary>All other kernels</summary><div class=wide><table><thead><tr><th>kernel<th>case<th class=n>us<th class=n>GB/s<th class=n>GFLOP/s"
            "<th class=n>share<th></thead><tbody>"]
     for row in sorted(others, key=lambda r: (r["op"], natural(r["case"]))):
-        share = float(row["share"])
+        share = number(row["share"]) or 0
         case = re.sub(r"\bperf=1 ?", "", row["case"])
         out.append(f"<tr><th scope=row>{esc(row['kernel'])}<td style='white-space:normal'>{esc(case)}<td class=n>{esc(row['us'])}"
                    f"<td class=n>{esc(row['gb_s'])}<td class=n>{esc(row['gflop_s'])}<td class=n>{share * 100:.0f} %"

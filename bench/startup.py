@@ -13,7 +13,6 @@ import tempfile
 import time
 
 import common
-from decode import model_path
 
 PROMPT = "Hello"
 
@@ -43,8 +42,8 @@ def forget(path):
 
 
 def measure(args, name):
-    model = model_path(args, name)
-    what = f"start to first token {name if '-' in name else 'smollm2-135m ' + name}"
+    model, shown = common.model(args, name)
+    what = f"start to first token {shown}"
     command = [args.weir, "generate", model, "-p", PROMPT, "-n", "1", "--threads", str(args.threads)]
     theirs = args.llama and [os.path.join(args.llama, "llama-completion"), "-m", model, "-p", PROMPT, "-n", "1", "-t", str(args.threads),
                              "--no-warmup", "-no-cnv"]
@@ -69,8 +68,7 @@ def measure(args, name):
 
 def main():
     parser = common.parser(__doc__)
-    common.llama_options(parser)
-    parser.add_argument("--types", default="q4_0,f16,gemma-3-270m-q4_k_m", help="of SmolLM2, or names of other models (%(default)s)")
+    common.llama_options(parser, "q4_0,f16,gemma-3-270m-q4_k_m")
     parser.add_argument("--threads", default=2, type=int)
     args = parser.parse_args()
     common.begin(args, {"llama": ("llama-completion", "bench/peers llama")})

@@ -105,8 +105,9 @@ def train(args, path, threads, folder):
     return [args.weir, "tokenizer", "train", path, "--vocab", str(TRAINED), "--out", out, "--threads", str(threads), "--json"]
 
 
-def compare(args, what, unit, threads, path, folder, make, peers, vocab, factor):
+def compare(args, what, unit, threads, place, make, peers, vocab, factor):
     """The first peer sets the bar, the others are shown beside."""
+    path, folder = place
     mb = os.path.getsize(path) * 1e-6
     command = make(args, path, threads, folder)
 
@@ -114,7 +115,7 @@ def compare(args, what, unit, threads, path, folder, make, peers, vocab, factor)
         return seconds if unit == "s" else mb / seconds
 
     def ours():
-        mine = common.run_json(make(args, path, threads, folder))
+        mine = common.run_json(make(args, path, threads, folder))  # which clears the way, too
         return speed(mine["seconds"]), mine
 
     def theirs(name):
@@ -130,10 +131,12 @@ def compare(args, what, unit, threads, path, folder, make, peers, vocab, factor)
         want = mine[0][1]
         if got[0]["tokens"] and got[0]["tokens"] + want["docs"] != want["tokens"]:
             common.say(f"{name} gives {got[0]['tokens']} tokens, weir {want['tokens']} with {want['docs']} ends of text")
-        common.record(args, f"{what}, {common.threads_text(threads)} beside {name}", unit, times, command, [speed(g["seconds"]) for g in got],
+        common.header(what, name)
+        common.record(args, f"{what}, {common.threads_text(threads)}", unit, times, command, [speed(g["seconds"]) for g in got],
                       "bench/tokenizing.py: " + name, factor if name == peers[0] else 1, lower=unit == "s")
         shown += 1
     if not shown:
+        common.header(what, "peer")
         common.record(args, f"{what}, {common.threads_text(threads)}", unit, times, command, lower=unit == "s")
 
 
@@ -151,10 +154,10 @@ def main():
             with open(path, "wb") as f:
                 subprocess.run(["bible", "-f", "-l", "1000000", "gen1:1-rev22:21"], stdout=f, check=True)
         name = os.path.basename(path)
-        common.header(name, "peer")
-        for threads in map(int, args.threads.split(",")):
-            compare(args, f"data build {name} gpt-2", "MB/s", threads, path, folder, build, ["tiktoken", "hf"], args.vocab, 2)
-            compare(args, f"BPE 8k {name}", "s", threads, path, folder, train, ["rustbpe", "hf-train"], TRAINED, 1)
+        kinds = [(f"data build {name} gpt-2", "MB/s", build, ["tiktoken", "hf"], args.vocab, 2),
+                 (f"BPE 8k {name}", "s", train, ["rustbpe", "hf-train"], TRAINED, 1)]
+        common.each([(args, what, unit, threads, (path, folder), *rest) for threads in map(int, args.threads.split(",")) for what, unit, *rest in kinds],
+                    compare)
 
 
 if __name__ == "__main__":

@@ -217,6 +217,8 @@ def report(args, shape, weir, again, torches, others):
     for what, peer, factor in beside:
         common.record(args, f"{what}, {common.threads_text(args.threads)}", "tok/s", weir.speeds, weir.command, peer.speeds, peer.command,
                       limit=limit or None, bar=factor * max(peer.speeds))
+    if not beside:
+        common.record(args, f"train {shape}, {common.threads_text(args.threads)}", "tok/s", weir.speeds, weir.command, limit=limit or None)
 
 
 def main():
