@@ -10,8 +10,6 @@
 
 enum { NORM_SUMS = 4, NORM_STRIP = NORM_SUMS * WR_LANES };
 
-WR_INLINE int norm_part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
 /* sum of a_d b_d c_d; b or c NULL: 1 */
 WR_INLINE float wr_sum_of_products(const float *a, const float *b, const float *c, int64_t n) {
   v16 s[NORM_SUMS] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
@@ -23,7 +21,7 @@ WR_INLINE float wr_sum_of_products(const float *a, const float *b, const float *
       s[j] = v16_fma(x, v16_load(b + d + j * WR_LANES), s[j]);
     }
   for (int j = 0; d < n; d += WR_LANES, j++) {
-    int k = norm_part(n - d);
+    int k = wr_lanes(n - d);
     v16 x = v16_load_n(a + d, k);
     if (c) x = v16_mul(x, v16_load_n(c + d, k));
     s[j] = v16_fma(x, v16_load_n(b + d, k), s[j]);
@@ -36,7 +34,7 @@ WR_INLINE float wr_rmsnorm_row(const float *x, const float *weight, int64_t D, f
   const float rstd = 1.0f / sqrtf(wr_sum_of_products(x, x, NULL, D) / (float)D + eps);
   const v16 s = v16_set1(rstd);
   for (int64_t d = 0; d < D; d += WR_LANES) {
-    const int k = norm_part(D - d);
+    const int k = wr_lanes(D - d);
     v16 v = v16_mul(v16_load_n(x + d, k), s);
     if (weight) v = v16_mul(v, v16_load_n(weight + d, k));
     v16_store_n(y + d, v, k);

@@ -34,6 +34,9 @@
 
 enum { WR_LANES = 16 };
 
+/* How many lanes the next vector of a row has, of which `left` elements, at least one, are to come. */
+WR_INLINE int wr_lanes(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
+
 /* Into the first-level cache. No fault, whatever the address. */
 WR_INLINE void wr_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 

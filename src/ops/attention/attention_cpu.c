@@ -341,7 +341,7 @@ static void attend_split(const wr_call *c, const tile *t, int64_t number, const 
 /* a = a and b together, of queries [begin, end); a comes first. */
 static void merge(const wr_attn_sums *a, const wr_attn_sums *b, int64_t begin, int64_t end, int64_t Dv) {
   for (int64_t i = begin; i < end; i += WR_LANES) {
-    const int n = part(end - i);
+    const int n = wr_lanes(end - i);
     const v16 am = v16_load_n(a->max + i, n), bm = v16_load_n(b->max + i, n), max = v16_max(am, bm);
     const v16 keep = v16_exp(v16_sub(am, max)), take = v16_exp(v16_sub(bm, max));
     const v16 total = v16_add(v16_mul(v16_load_n(a->total + i, n), keep), v16_mul(v16_load_n(b->total + i, n), take));
@@ -352,7 +352,7 @@ static void merge(const wr_attn_sums *a, const wr_attn_sums *b, int64_t begin, i
     v16_store(factors[1], take);
     for (int j = 0; j < n; j++)
       for (int64_t d = 0; d < Dv; d += WR_LANES) {
-        const int some = part(Dv - d);
+        const int some = wr_lanes(Dv - d);
         float *at = a->acc + (i + j) * Dv + d;
         const v16 kept = v16_mul(v16_load_n(at, some), v16_set1(factors[0][j]));
         v16_store_n(at, v16_fma(v16_load_n(b->acc + (i + j) * Dv + d, some), v16_set1(factors[1][j]), kept), some);
@@ -371,7 +371,7 @@ static void finish(const wr_call *c, const tile *t, const wr_attn_sums *a) {
   for (int64_t i = 0; i < t->rows * t->group; i++) {
     float *y = wr_arg_f32(&c->args[PAGED_Y], t->row + i / t->group) + (t->kv * t->group + i % t->group) * Dv;
     for (int64_t d = 0; d < Dv; d += WR_LANES) {
-      const int n = part(Dv - d);
+      const int n = wr_lanes(Dv - d);
       const v16 sum = v16_load_n(a->acc + i * Dv + d, n);
       v16_store_n(y + d, a->total[i] != 0 ? v16_div(sum, v16_set1(a->total[i])) : sum, n);
     }

@@ -10,8 +10,6 @@
 #include "ops/attention/attention.h"
 #include "ops/simd_i.h"
 
-WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
 /* Lanes of positions below `first` or from `past` on become -inf. `at` is the position of lane 0. */
 WR_INLINE v16 only_allowed(v16 s, int64_t at, int64_t first, int64_t past) {
   const v16 none = v16_set1(-INFINITY);

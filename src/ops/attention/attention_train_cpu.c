@@ -39,7 +39,7 @@ static panels plain_panels(const wr_arg *a, int64_t row, int64_t rows, int64_t c
   if (n % 16 == 0) return (panels){wr_arg_f32(a, row) + col, step_of(a), 16};
   for (int64_t p = 0; p < n; p += 16)
     for (int64_t i = 0; i < rows; i++)
-      v16_store(room + (p * rows + i * 16), v16_load_n(wr_arg_f32(a, row + i) + col + p, part(n - p)));
+      v16_store(room + (p * rows + i * 16), v16_load_n(wr_arg_f32(a, row + i) + col + p, wr_lanes(n - p)));
   return (panels){room, 16, rows * 16};
 }
 
@@ -55,7 +55,7 @@ static panels turned_panels(const wr_arg *a, int64_t row, int64_t rows, int64_t 
       }
       float padded[256] = {0}, square[256];
       for (int64_t i = 0; i < WR_MIN(rows - r, (int64_t)16); i++)
-        v16_store(padded + 16 * i, v16_load_n(from + i * step_of(a), part(n - d)));
+        v16_store(padded + 16 * i, v16_load_n(from + i * step_of(a), wr_lanes(n - d)));
       wr_turn16(padded, 16, square, 16);
       memcpy(out, square, (size_t)WR_MIN(n - d, (int64_t)16) * 64);
     }
@@ -141,7 +141,7 @@ static void forward_strip(const wr_call *c, int64_t b0, int64_t h, const strip *
         soften_strip(p, s, wr_attn_first(p, &c->args[ATTN_FIRST], b0, t), t, scores + r * LINE, &max[r], &total[r]);
     float *row = wr_arg_f32(y, b0 + t) + h * Dv;
     for (int64_t d = 0; d < Dv && !begins && keep != 1; d += 16)
-      v16_store_n(row + d, v16_mul(v16_load_n(row + d, part(Dv - d)), v16_set1(keep)), part(Dv - d));
+      v16_store_n(row + d, v16_mul(v16_load_n(row + d, wr_lanes(Dv - d)), v16_set1(keep)), wr_lanes(Dv - d));
   }
   multiply((factor){scores + s->lo, LINE, 1}, rows, v, keys_of(p, s), wr_arg_f32(y, b0 + s->t0) + h * Dv, step_of(y), Dv,
            !begins);
@@ -152,7 +152,7 @@ static void finish(const wr_call *c, int64_t row, int64_t h, float max, float to
   const int64_t Dv = c->args[ATTN_Y].ext[2];
   float *y = wr_arg_f32(&c->args[ATTN_Y], row) + h * Dv;
   for (int64_t d = 0; d < Dv; d += 16)
-    v16_store_n(y + d, v16_div(v16_load_n(y + d, part(Dv - d)), v16_set1(total)), part(Dv - d));
+    v16_store_n(y + d, v16_div(v16_load_n(y + d, wr_lanes(Dv - d)), v16_set1(total)), wr_lanes(Dv - d));
   if (lse->data) wr_arg_f32(lse, row)[h] = max + (float)log((double)total);
 }
 
@@ -189,7 +189,7 @@ WR_ROW_FN(WR_KERNEL(attention_f32_cpu)) {
 
 static float dot(const float *a, const float *b, int64_t n) {
   v16 s = v16_zero();
-  for (int64_t d = 0; d < n; d += WR_LANES) s = v16_fma(v16_load_n(a + d, part(n - d)), v16_load_n(b + d, part(n - d)), s);
+  for (int64_t d = 0; d < n; d += WR_LANES) s = v16_fma(v16_load_n(a + d, wr_lanes(n - d)), v16_load_n(b + d, wr_lanes(n - d)), s);
   return v16_sum(s);
 }
 

@@ -34,7 +34,7 @@ WR_ROW_FN(WR_KERNEL(copy_any_cpu)) {
         continue;
       }
       for (int64_t i = 0; i < inner; i += WR_LANES) {
-        int n = inner - i < WR_LANES ? (int)(inner - i) : WR_LANES;
+        int n = wr_lanes(inner - i);
         store(y, to, i, load(x, from, i, n), n);
       }
     }

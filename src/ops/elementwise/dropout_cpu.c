@@ -43,7 +43,7 @@ WR_ROW_FN(WR_KERNEL(dropout_f32_cpu)) {
         philox(c->regs->seed, bits);
         for (int64_t j = 0; j < 4 && i + j * WR_LANES < inner; j++) {
           const int64_t at = i + j * WR_LANES;
-          const int n = inner - at < WR_LANES ? (int)(inner - at) : WR_LANES;
+          const int n = wr_lanes(inner - at);
           const m16 drop = v16_lt(v16_from_i32(v16i_shr(bits[j], 8)), rate);
           v16_store_n(y + at, v16_select(drop, v16_zero(), v16_mul(v16_load_n(x + at, n), scale)), n);
         }

@@ -42,15 +42,13 @@ static bool next_piece(pieces *s, const wr_worker *w, int64_t *row, int64_t *fro
   return true;
 }
 
-WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
 WR_ROW_FN(WR_KERNEL(add_f32_cpu)) {
   int64_t r, from, to;
   for (pieces s = pieces_of(c, ADD_A, SUM_PIECE); next_piece(&s, w, &r, &from, &to);) {
     const float *a = wr_arg_f32(&c->args[ADD_A], r), *b = wr_arg_f32(&c->args[ADD_B], r);
     float *y = wr_arg_f32(&c->args[ADD_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
-      int n = part(to - i);
+      int n = wr_lanes(to - i);
       v16_store_n(y + i, v16_add(v16_load_n(a + i, n), v16_load_n(b + i, n)), n);
     }
   }
@@ -64,7 +62,7 @@ WR_ROW_FN(WR_KERNEL(axpby_f32_cpu)) {
     const float *a = wr_arg_f32(&c->args[AXPBY_A], r), *b = c->args[AXPBY_B].data ? wr_arg_f32(&c->args[AXPBY_B], r) : NULL;
     float *y = wr_arg_f32(&c->args[AXPBY_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
-      int n = part(to - i);
+      int n = wr_lanes(to - i);
       v16 v = v16_mul(alpha, v16_load_n(a + i, n));
       v16_store_n(y + i, b ? v16_fma(beta, v16_load_n(b + i, n), v) : v, n);
     }
@@ -79,7 +77,7 @@ WR_ROW_FN(WR_KERNEL(glu_f32_cpu)) {
     const float *gate = wr_arg_f32(&c->args[GLU_GATE], r), *up = wr_arg_f32(&c->args[GLU_UP], r);
     float *y = wr_arg_f32(&c->args[GLU_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
-      int n = part(to - i);
+      int n = wr_lanes(to - i);
       v16_store_n(y + i, v16_mul(wr_act_v16(act, v16_load_n(gate + i, n)), v16_load_n(up + i, n)), n);
     }
   }
@@ -98,7 +96,7 @@ WR_ROW_FN(WR_KERNEL(glu_bwd_f32_cpu)) {
     const float *gate = wr_arg_f32(&c->args[GLU_BWD_GATE], r), *up = wr_arg_f32(&c->args[GLU_BWD_UP], r);
     const float *dy = wr_arg_f32(&c->args[GLU_BWD_DY], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
-      int n = part(to - i);
+      int n = wr_lanes(to - i);
       v16 g = v16_load_n(gate + i, n), u = v16_load_n(up + i, n), d = v16_load_n(dy + i, n), slope;
       v16 y = wr_act_slope_v16(act, g, &slope);
       put(c, GLU_BWD_DGATE, r, i, n, v16_mul(v16_mul(d, u), slope));
@@ -113,7 +111,7 @@ WR_ROW_FN(WR_KERNEL(gelu_f32_cpu)) {
     const float *x = wr_arg_f32(&c->args[GELU_X], r);
     float *y = wr_arg_f32(&c->args[GELU_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
-      int n = part(to - i);
+      int n = wr_lanes(to - i);
       v16_store_n(y + i, wr_act_v16(WR_GELU, v16_load_n(x + i, n)), n);
     }
   }
@@ -124,7 +122,7 @@ WR_ROW_FN(WR_KERNEL(gelu_bwd_f32_cpu)) {
   for (pieces s = pieces_of(c, GELU_BWD_X, EXP_PIECE); next_piece(&s, w, &r, &from, &to);) {
     const float *x = wr_arg_f32(&c->args[GELU_BWD_X], r), *dy = wr_arg_f32(&c->args[GELU_BWD_DY], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
-      int n = part(to - i);
+      int n = wr_lanes(to - i);
       v16 slope;
       (void)wr_act_slope_v16(WR_GELU, v16_load_n(x + i, n), &slope);
       put(c, GELU_BWD_DX, r, i, n, v16_mul(v16_load_n(dy + i, n), slope));
@@ -139,7 +137,7 @@ WR_ROW_FN(WR_KERNEL(softcap_f32_cpu)) {
     const float *x = wr_arg_f32(&c->args[SOFTCAP_X], r);
     float *y = wr_arg_f32(&c->args[SOFTCAP_Y], r);
     for (int64_t i = from; i < to; i += WR_LANES) {
-      int n = part(to - i);
+      int n = wr_lanes(to - i);
       v16_store_n(y + i, v16_mul(cap, v16_tanh(v16_div(v16_load_n(x + i, n), cap))), n);
     }
   }

@@ -48,7 +48,7 @@ WR_ROW_FN(WR_KERNEL(xent_bwd_f32_cpu)) {
       const v16 ln = v16_set1(*wr_arg_f32(&c->args[XENT_BWD_LSE], r)), s = v16_set1(t < 0 ? 0 : scale);
       const float old = t >= from && t < to && add ? dx[t] : 0; /* the target's element is written once more below */
       for (int64_t v = from; v < to; v += WR_LANES) {
-        const int k = part(to - v);
+        const int k = wr_lanes(to - v);
         v16 d = t < 0 ? v16_zero() : v16_mul(s, v16_exp(v16_sub(v16_load_n(x + v, k), ln)));
         if (add) d = v16_add(v16_load_n(dx + v, k), d);
         v16_store_n(dx + v, d, k);

@@ -11,8 +11,6 @@
 
 enum { SUMS = 4 };
 
-WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
 /* The target of a row, -1 when it does not count. */
 static int64_t target_of(const wr_arg *targets, int64_t row, int64_t V) {
   const int64_t t = wr_arg_i32(targets, row);
@@ -27,7 +25,7 @@ static int64_t count_targets(const wr_arg *targets, int64_t rows, int64_t V) {
 
 /* Elements past the end are -inf: they change neither the maximum nor the sum. */
 WR_INLINE v16 load_row(const float *x, int64_t V, int64_t v) {
-  const int n = part(V - v);
+  const int n = wr_lanes(V - v);
   return v16_select(m16_first(n), v16_load_n(x + v, n), v16_set1(-INFINITY));
 }
 

@@ -31,7 +31,7 @@ WR_INLINE void quantise_row(wr_dtype t, const float *x, int64_t K, uint8_t *tile
   const int parts = form.part == 32 ? 1 : 2, bias = quant_bias(t);
   const v16i magnitude = v16i_set1(0x7fffffff);
   for (int64_t b0 = 0; b0 < K / 32; b0 += WR_LANES) {
-    const int n = (int)WR_MIN(K / 32 - b0, (int64_t)WR_LANES);
+    const int n = wr_lanes(K / 32 - b0);
     int32_t largest[WR_LANES] = {0};
     for (int i = 0; i < n; i++) {
       const float *from = x + 32 * (b0 + i);

@@ -35,7 +35,7 @@ static __attribute__((noinline)) void finish(const wr_call *c, int64_t row, int6
                                              int acc_step) {
   const wr_arg *bias = &c->args[WR_MM_BIAS], *res = &c->args[WR_MM_RES], *y = &c->args[WR_MM_Y];
   const int64_t n = group * 16;
-  const int live = (int)WR_MIN(wr_inner(y) - n, (int64_t)16);
+  const int live = wr_lanes(wr_inner(y) - n);
   const v16 add = bias->data ? v16_load_n((const float *)bias->data + n, live) : v16_zero();
   for (int r = 0; r < R; r++) {
     v16 v = acc[r * acc_step];
@@ -51,7 +51,7 @@ static __attribute__((noinline)) void finish_gate(const wr_call *c, int64_t row,
   const wr_arg *y = &c->args[WR_MM_Y];
   const wr_act act = ((const wr_matmul_params *)c->params)->act;
   const int64_t n = group * 16;
-  const int live = (int)WR_MIN(wr_inner(y) - n, (int64_t)16);
+  const int live = wr_lanes(wr_inner(y) - n);
   for (int r = 0; r < R; r++)
     v16_store_n(wr_arg_f32(y, row + r) + n, v16_mul(wr_act_v16(act, acc[r * acc_step]), up[r * acc_step]), live);
 }

@@ -15,7 +15,6 @@ WR_ROW_FN(WR_KERNEL(layernorm_bwd_f32_cpu));
 
 enum { SUMS = 4, STRIP = SUMS * WR_LANES };
 
-WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
 WR_INLINE float total(const v16 *s) { return v16_sum(v16_add(v16_add(s[0], s[1]), v16_add(s[2], s[3]))); }
 
 static float sum(const float *x, int64_t D) {
@@ -23,7 +22,7 @@ static float sum(const float *x, int64_t D) {
   int64_t d = 0;
   for (; d + STRIP <= D; d += STRIP)
     for (int j = 0; j < SUMS; j++) s[j] = v16_add(s[j], v16_load(x + d + j * WR_LANES));
-  for (int j = 0; d < D; d += WR_LANES, j++) s[j] = v16_add(s[j], v16_load_n(x + d, part(D - d)));
+  for (int j = 0; d < D; d += WR_LANES, j++) s[j] = v16_add(s[j], v16_load_n(x + d, wr_lanes(D - d)));
   return total(s);
 }
 
@@ -37,7 +36,7 @@ static float squares(const float *x, int64_t D, float mean) {
       s[j] = v16_fma(a, a, s[j]);
     }
   for (int j = 0; d < D; d += WR_LANES, j++) {
-    const int n = part(D - d);
+    const int n = wr_lanes(D - d);
     const v16 a = v16_select(m16_first(n), v16_sub(v16_load_n(x + d, n), m), v16_zero());
     s[j] = v16_fma(a, a, s[j]);
   }
@@ -57,7 +56,7 @@ WR_ROW_FN(WR_KERNEL(layernorm_f32_cpu)) {
       const float mean = sum(x, D) / (float)D, rstd = 1.0f / sqrtf(squares(x, D, mean) / (float)D + eps);
       const v16 m = v16_set1(mean), s = v16_set1(rstd);
       for (int64_t d = 0; d < D; d += WR_LANES) {
-        const int n = part(D - d);
+        const int n = wr_lanes(D - d);
         v16 v = v16_mul(v16_sub(v16_load_n(x + d, n), m), s);
         if (weight) v = v16_mul(v, v16_load_n(weight + d, n));
         if (bias) v = v16_add(v, v16_load_n(bias + d, n));
@@ -80,7 +79,7 @@ static void backward_row(const wr_call *c, int64_t r, float *dw, float *db) {
   v16 sum_g[SUMS] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
   v16 sum_gn[SUMS] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
   for (int64_t d = 0, j = 0; d < D; d += WR_LANES, j = (j + 1) % SUMS) {
-    const int n = part(D - d);
+    const int n = wr_lanes(D - d);
     const v16 own = v16_load_n(dy + d, n), normal = v16_mul(v16_sub(v16_load_n(x + d, n), mean), rstd);
     const v16 g = weight ? v16_mul(own, v16_load_n(weight + d, n)) : own;
     sum_g[j] = v16_add(sum_g[j], g);
@@ -92,7 +91,7 @@ static void backward_row(const wr_call *c, int64_t r, float *dw, float *db) {
   float *dx = wr_arg_f32(adx, r);
   const v16 mean_g = v16_set1(total(sum_g) / (float)D), mean_gn = v16_set1(-(total(sum_gn) / (float)D));
   for (int64_t d = 0; d < D; d += WR_LANES) {
-    const int n = part(D - d);
+    const int n = wr_lanes(D - d);
     const v16 normal = v16_mul(v16_sub(v16_load_n(x + d, n), mean), rstd);
     v16 g = v16_load_n(dy + d, n);
     if (weight) g = v16_mul(g, v16_load_n(weight + d, n));
@@ -130,7 +129,7 @@ WR_ROW_FN(WR_KERNEL(layernorm_bwd_f32_cpu)) {
   wr_barrier(w);
   while (wr_take(w, 1, (D + WR_LANES - 1) / WR_LANES, 1, &begin, &end))
     for (int64_t i = begin; i < end; i++) {
-      add_blocks(c, LAYERNORM_BWD_DW, 0, blocks, i * WR_LANES, part(D - i * WR_LANES));
-      add_blocks(c, LAYERNORM_BWD_DB, 1, blocks, i * WR_LANES, part(D - i * WR_LANES));
+      add_blocks(c, LAYERNORM_BWD_DW, 0, blocks, i * WR_LANES, wr_lanes(D - i * WR_LANES));
+      add_blocks(c, LAYERNORM_BWD_DB, 1, blocks, i * WR_LANES, wr_lanes(D - i * WR_LANES));
     }
 }

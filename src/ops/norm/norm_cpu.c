@@ -13,8 +13,6 @@ WR_ROW_FN(WR_KERNEL(rmsnorm_bwd_f32_cpu));
 
 enum { DW_ROWS = 32 };
 
-WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
 WR_ROW_FN(WR_KERNEL(rmsnorm_f32_cpu)) {
   const wr_arg *ax = &c->args[RMSNORM_X], *ay = &c->args[RMSNORM_Y], *as = &c->args[RMSNORM_RSTD];
   const wr_rmsnorm_params *p = c->params;
@@ -38,7 +36,7 @@ static void bwd_dx(const wr_call *c, int64_t r, int64_t g, int64_t D) {
   float dot = weight ? wr_sum_of_products(dy, x, weight, D) : wr_sum_of_products(dy, x, NULL, D);
   v16 s = v16_set1(rstd), k = v16_set1(-(rstd * rstd * rstd / (float)D * dot));
   for (int64_t d = 0; d < D; d += WR_LANES) {
-    int n = part(D - d);
+    int n = wr_lanes(D - d);
     v16 v = v16_mul(v16_load_n(dy + d, n), s);
     if (weight) v = v16_mul(v, v16_load_n(weight + d, n));
     v = v16_fma(k, v16_load_n(x + d, n), v);
@@ -76,5 +74,5 @@ WR_ROW_FN(WR_KERNEL(rmsnorm_bwd_f32_cpu)) {
         for (int64_t g = 0; g < groups; g++) bwd_dx(c, r, g, D);
   if (c->args[RMSNORM_BWD_DW].data)
     while (wr_take(w, 1, (D + WR_LANES - 1) / WR_LANES, 1, &begin, &end))
-      for (int64_t i = begin; i < end; i++) bwd_dw(c, rows, groups, D, i * WR_LANES, part(D - i * WR_LANES));
+      for (int64_t i = begin; i < end; i++) bwd_dw(c, rows, groups, D, i * WR_LANES, wr_lanes(D - i * WR_LANES));
 }

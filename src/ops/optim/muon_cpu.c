@@ -14,8 +14,6 @@ WR_ROW_FN(WR_KERNEL(muon_apply_f32_cpu));
 
 enum { PIECE = WR_MUON_PIECE, GRAIN = 4 };
 
-WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
 WR_ROW_FN(WR_KERNEL(muon_direction_f32_cpu)) {
   const wr_muon_params *p = c->params;
   const v16 scale = v16_set1(c->regs->grad_scale != 0 ? c->regs->grad_scale : 1);
@@ -31,7 +29,7 @@ WR_ROW_FN(WR_KERNEL(muon_direction_f32_cpu)) {
       const float *grad = wr_arg_f32(&c->args[MUON_GRAD], r);
       v16 s = v16_zero();
       for (int64_t i = from; i < to; i += WR_LANES) {
-        const int n = part(to - i);
+        const int n = wr_lanes(to - i);
         const v16 g = v16_mul(take, v16_mul(v16_load_n(grad + i, n), scale));
         const v16 m1 = v16_fma(keep, v16_load_n(m + i, n), g), look = v16_fma(keep, m1, g);
         if (!c->regs->found_inf) v16_store_n(m + i, m1, n);
@@ -48,7 +46,7 @@ WR_ROW_FN(WR_KERNEL(muon_direction_f32_cpu)) {
       const int64_t from = k % pieces * PIECE, to = WR_MIN(from + PIECE, inner);
       float *u = wr_arg_f32(&c->args[MUON_U], k / pieces);
       for (int64_t i = from; i < to; i += WR_LANES) {
-        const int n = part(to - i);
+        const int n = wr_lanes(to - i);
         v16_store_n(u + i, v16_mul(v16_load_n(u + i, n), factor), n);
       }
     }
@@ -68,7 +66,7 @@ WR_ROW_FN(WR_KERNEL(muon_apply_f32_cpu)) {
       float *x = wr_arg_f32(&c->args[MUON_APPLY_PARAM], r);
       const float *u = wr_arg_f32(&c->args[MUON_APPLY_U], r);
       for (int64_t i = from; i < to; i += WR_LANES) {
-        const int n = part(to - i);
+        const int n = wr_lanes(to - i);
         v16_store_n(x + i, v16_fma(rate, v16_load_n(u + i, n), v16_mul(v16_load_n(x + i, n), decay)), n);
       }
     }

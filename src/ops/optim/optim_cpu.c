@@ -32,7 +32,7 @@ WR_ROW_FN(WR_KERNEL(adamw_f32_cpu)) {
       float *x = wr_arg_f32(param, r), *m = wr_arg_f32(&c->args[ADAMW_M], r), *v = wr_arg_f32(&c->args[ADAMW_V], r);
       const float *grad = wr_arg_f32(&c->args[ADAMW_GRAD], r);
       for (int64_t i = from; i < to; i += WR_LANES) {
-        const int n = to - i < WR_LANES ? (int)(to - i) : WR_LANES;
+        const int n = wr_lanes(to - i);
         const v16 g = v16_mul(v16_load_n(grad + i, n), scale);
         const v16 m1 = v16_fma(take1, g, v16_mul(keep1, v16_load_n(m + i, n)));
         const v16 v1 = v16_fma(v16_mul(take2, g), g, v16_mul(keep2, v16_load_n(v + i, n)));

@@ -12,8 +12,6 @@ WR_ROW_FN(WR_KERNEL(sumsq_f32_cpu));
 
 enum { PIECE = 4096 };
 
-WR_INLINE int part(int64_t left) { return left < WR_LANES ? (int)left : WR_LANES; }
-
 WR_ROW_FN(WR_KERNEL(sgd_f32_cpu)) {
   const wr_sgd_params *p = c->params;
   const wr_arg *am = &c->args[SGD_M];
@@ -29,7 +27,7 @@ WR_ROW_FN(WR_KERNEL(sgd_f32_cpu)) {
       float *x = wr_arg_f32(&c->args[SGD_PARAM], r), *m = am->data ? wr_arg_f32(am, r) : NULL;
       const float *grad = wr_arg_f32(&c->args[SGD_GRAD], r);
       for (int64_t i = from; i < to; i += WR_LANES) {
-        const int n = part(to - i);
+        const int n = wr_lanes(to - i);
         const v16 old = v16_load_n(x + i, n);
         v16 g = v16_fma(decay, old, v16_mul(v16_load_n(grad + i, n), scale));
         if (m) {
@@ -53,7 +51,7 @@ WR_ROW_FN(WR_KERNEL(sumsq_f32_cpu)) {
       const float *x = wr_arg_f32(&c->args[SUMSQ_X], u / pieces) + from;
       v16 s[4] = {v16_zero(), v16_zero(), v16_zero(), v16_zero()};
       for (int64_t i = 0, j = 0; i < n; i += WR_LANES, j = (j + 1) % 4) {
-        const v16 a = v16_load_n(x + i, part(n - i));
+        const v16 a = v16_load_n(x + i, wr_lanes(n - i));
         s[j] = v16_fma(a, a, s[j]);
       }
       sums[u] = (double)v16_sum(v16_add(v16_add(s[0], s[1]), v16_add(s[2], s[3])));

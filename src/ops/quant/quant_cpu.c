@@ -47,7 +47,7 @@ void QUANT(F32)(const float *src, void *dst, int64_t n) { memcpy(dst, src, (size
 void QUANT(F16)(const float *src, void *dst, int64_t n) {
   uint16_t *p = dst;
   for (int64_t i = 0; i < n; i += WR_LANES) {
-    const int m = (int)WR_MIN(n - i, (int64_t)WR_LANES);
+    const int m = wr_lanes(n - i);
     v16_store_f16_n(p + i, v16_load_n(src + i, m), m);
   }
 }
@@ -55,7 +55,7 @@ void QUANT(F16)(const float *src, void *dst, int64_t n) {
 void QUANT(BF16)(const float *src, void *dst, int64_t n) {
   uint16_t *p = dst;
   for (int64_t i = 0; i < n; i += WR_LANES) {
-    const int m = (int)WR_MIN(n - i, (int64_t)WR_LANES);
+    const int m = wr_lanes(n - i);
     v16_store_bf16_n(p + i, v16_load_n(src + i, m), m);
   }
 }
@@ -368,7 +368,7 @@ void QUANT(error)(const float *x, const float *y, int64_t n, wr_quant_error *e) 
     const int64_t end = WR_MIN(from + RUN, n);
     v16 square = v16_zero(), error = v16_zero();
     for (int64_t i = from; i < end; i += WR_LANES) {
-      const int m = (int)WR_MIN(end - i, (int64_t)WR_LANES);
+      const int m = wr_lanes(end - i);
       const v16 a = v16_load_n(x + i, m), d = v16_sub(a, v16_load_n(y + i, m));
       square = v16_fma(a, a, square), error = v16_fma(d, d, error), max = v16_max(max, v16_abs(d));
     }
