@@ -133,28 +133,13 @@ WR_INLINE v16i v16i_load_u8(const void *p) {
 WR_INLINE v16 v16_load_f16(const uint16_t *p) {
   return WR_V16(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1)));
 }
-WR_INLINE v16 v16_load_f16_n(const uint16_t *p, int n) {
-  uint16_t t[16] = {0};
-  for (int i = 0; i < n; i++) t[i] = p[i];
-  return v16_load_f16(t);
-}
 WR_INLINE void v16_store_f16(uint16_t *p, v16 x) {
   _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   _mm_storeu_si128((__m128i *)p + 1, _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-WR_INLINE void v16_store_f16_n(uint16_t *p, v16 x, int n) {
-  uint16_t t[16];
-  v16_store_f16(t, x);
-  for (int i = 0; i < n; i++) p[i] = t[i];
-}
 WR_INLINE v16 v16_load_bf16(const uint16_t *p) {
   return v16i_as_float(WR_V16I(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16),
                                _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p + 1)), 16)));
-}
-WR_INLINE v16 v16_load_bf16_n(const uint16_t *p, int n) {
-  uint16_t t[16] = {0};
-  for (int i = 0; i < n; i++) t[i] = p[i];
-  return v16_load_bf16(t);
 }
 
 WR_INLINE float v16_sum(v16 x) {

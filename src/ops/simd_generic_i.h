@@ -121,11 +121,6 @@ WR_INLINE v16 wr_v16_of_f16(wr_v16u h) {
   wr_v16u tiny = (wr_v16u)(low < 0x00800000u);
   return (v16)((denormal & tiny) | (normal & ~tiny) | sign);
 }
-WR_INLINE v16 v16_load_f16_n(const uint16_t *p, int n) {
-  wr_v16u h = {0};
-  for (int i = 0; i < n; i++) h[i] = p[i];
-  return wr_v16_of_f16(h);
-}
 WR_INLINE v16 v16_load_f16(const uint16_t *p) {
   wr_v16u h;
   WR_EACH h[i] = p[i];
@@ -144,18 +139,9 @@ WR_INLINE wr_v16u wr_f16_of_v16(v16 a) {
   r = (r & ~is_big) | (0x7c00u & is_big) | (0x0200u & is_nan);
   return r | sign;
 }
-WR_INLINE void v16_store_f16_n(uint16_t *p, v16 a, int n) {
-  wr_v16u h = wr_f16_of_v16(a);
-  for (int i = 0; i < n; i++) p[i] = (uint16_t)h[i];
-}
 WR_INLINE void v16_store_f16(uint16_t *p, v16 a) {
   wr_v16u h = wr_f16_of_v16(a);
   WR_EACH p[i] = (uint16_t)h[i];
-}
-WR_INLINE v16 v16_load_bf16_n(const uint16_t *p, int n) {
-  wr_v16u h = {0};
-  for (int i = 0; i < n; i++) h[i] = (uint32_t)p[i] << 16;
-  return (v16)h;
 }
 WR_INLINE v16 v16_load_bf16(const uint16_t *p) {
   wr_v16u h;

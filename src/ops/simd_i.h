@@ -55,6 +55,24 @@ WR_INLINE void wr_prefetch(const void *p) { __builtin_prefetch(p, 0, 3); }
 WR_INLINE v16 v16_abs(v16 a) { return v16i_as_float(v16i_and(v16_bits(a), v16i_set1(0x7fffffff))); }
 WR_INLINE v16 v16_neg(v16 a) { return v16_sub(v16_set1(-0.0f), a); }
 
+#if WR_ISA_LEVEL < 2
+WR_INLINE v16 v16_load_f16_n(const uint16_t *p, int n) {
+  uint16_t t[16] = {0};
+  for (int i = 0; i < n; i++) t[i] = p[i];
+  return v16_load_f16(t);
+}
+WR_INLINE v16 v16_load_bf16_n(const uint16_t *p, int n) {
+  uint16_t t[16] = {0};
+  for (int i = 0; i < n; i++) t[i] = p[i];
+  return v16_load_bf16(t);
+}
+WR_INLINE void v16_store_f16_n(uint16_t *p, v16 a, int n) {
+  uint16_t t[16];
+  v16_store_f16(t, a);
+  for (int i = 0; i < n; i++) p[i] = t[i];
+}
+#endif
+
 /* Sixteen floats to BF16, to nearest even; NaN stays NaN. n 0..16. */
 WR_INLINE void v16_store_bf16_n(uint16_t *p, v16 a, int n) {
   uint32_t t[16];

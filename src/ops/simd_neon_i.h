@@ -151,29 +151,14 @@ WR_INLINE float32x4_t wr_load4_f16(const uint16_t *p) { return vcvt_f32_f16(vrei
 WR_INLINE v16 v16_load_f16(const uint16_t *p) {
   return (v16){wr_load4_f16(p), wr_load4_f16(p + 4), wr_load4_f16(p + 8), wr_load4_f16(p + 12)};
 }
-WR_INLINE v16 v16_load_f16_n(const uint16_t *p, int n) {
-  uint16_t t[16] = {0};
-  for (int i = 0; i < n; i++) t[i] = p[i];
-  return v16_load_f16(t);
-}
 WR_INLINE uint16x4_t wr_f16_of_4(float32x4_t x) { return vreinterpret_u16_f16(vcvt_f16_f32(x)); }
 WR_INLINE void v16_store_f16(uint16_t *p, v16 x) {
   vst1_u16(p, wr_f16_of_4(x.a)), vst1_u16(p + 4, wr_f16_of_4(x.b));
   vst1_u16(p + 8, wr_f16_of_4(x.c)), vst1_u16(p + 12, wr_f16_of_4(x.d));
 }
-WR_INLINE void v16_store_f16_n(uint16_t *p, v16 x, int n) {
-  uint16_t t[16];
-  v16_store_f16(t, x);
-  for (int i = 0; i < n; i++) p[i] = t[i];
-}
 WR_INLINE float32x4_t wr_load4_bf16(const uint16_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16)); }
 WR_INLINE v16 v16_load_bf16(const uint16_t *p) {
   return (v16){wr_load4_bf16(p), wr_load4_bf16(p + 4), wr_load4_bf16(p + 8), wr_load4_bf16(p + 12)};
-}
-WR_INLINE v16 v16_load_bf16_n(const uint16_t *p, int n) {
-  uint16_t t[16] = {0};
-  for (int i = 0; i < n; i++) t[i] = p[i];
-  return v16_load_bf16(t);
 }
 
 WR_INLINE float v16_sum(v16 x) {

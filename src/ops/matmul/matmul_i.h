@@ -15,8 +15,7 @@ enum {
   WR_MM_FEW_BYTES = 64 * 1024,               /* and where: on its stack */
   WR_MM_FEW_K = 11904,                       /* the longest row of which four fit there */
   WR_MM_XQ_BLOCK = 44,                       /* bytes of 32 elements of quantised x */
-  WR_MM_UNPACK_LEAST = 32,                   /* rows of x from which weights are unpacked for all of them together, ... */
-  WR_MM_AMX_LEAST = 16,                      /* ... for a matrix unit */
+  WR_MM_UNPACK_LEAST = 32,                   /* rows of x from which weights are unpacked for all of them together */
   WR_MM_UNPACK_ROWS = 16,                    /* the highest tile of those that then multiply */
   WR_MM_CODEC_ROWS = 4,                      /* rows of weights that the codec kernel decodes at a time */
 };
