@@ -23,9 +23,8 @@ static inline void wr_ref_clear(const wr_call *c, int arg, const wr_worker *w) {
 }
 
 /* Activations and their slopes: see elementwise.h. */
-static inline double wr_ref_gelu_tanh(double x) {
-  return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
-} /* sqrt(2 / pi) */
+static const double wr_ref_gelu_root = 0.79788456080286535588, wr_ref_gelu_cube = 0.044715; /* sqrt(2 / pi) */
+static inline double wr_ref_gelu_tanh(double x) { return tanh(wr_ref_gelu_root * (x + wr_ref_gelu_cube * x * x * x)); }
 static inline double wr_ref_act(wr_act act, double x) {
   return act == WR_SILU ? x / (1 + exp(-x)) : x / 2 * (1 + wr_ref_gelu_tanh(x));
 }
@@ -35,7 +34,7 @@ static inline double wr_ref_act_slope(wr_act act, double x) {
     return s * (1 + x * (1 - s));
   }
   const double t = wr_ref_gelu_tanh(x);
-  return (1 + t) / 2 + x / 2 * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
+  return (1 + t) / 2 + x / 2 * (1 - t * t) * wr_ref_gelu_root * (1 + 3 * wr_ref_gelu_cube * x * x);
 }
 
 static inline int64_t wr_ref_int(const wr_call *c, int arg, int64_t row) { return (int64_t)wr_get(&c->args[arg], row, 0); }

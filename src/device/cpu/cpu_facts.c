@@ -127,6 +127,14 @@ const char *wr_isa_missing(uint32_t needed, uint32_t have) {
   return NULL;
 }
 
+void wr_machine_set_isa(weir_machine *m, uint32_t isa) {
+  size_t n = 0;
+  snprintf(m->isa, sizeof m->isa, "%s", wr_isa_name(isa));
+  m->features[0] = '\0';
+  for (size_t i = 0; i < WR_ARRAY_LEN(features); i++)
+    if (isa & features[i].bit) n += (size_t)snprintf(m->features + n, sizeof m->features - n, "%s%s", n ? " " : "", features[i].name);
+}
+
 weir_status wr_isa_detect(uint32_t *out) {
   uint32_t isa = isa_of_machine(), best = isa & WR_ISA_LEVEL_MASK;
   const char *wanted = getenv("WEIR_ISA");

@@ -19,14 +19,6 @@
 #define KIND "machine"
 #define FILE_BYTES_MAX ((size_t)1 << 20)
 
-void wr_machine_set_isa(weir_machine *m, uint32_t isa) {
-  snprintf(m->isa, sizeof m->isa, "%s", wr_isa_name(isa));
-  snprintf(m->features, sizeof m->features, "%s%s%s", isa & WR_ISA_AVX512_FP16 ? "fp16 " : "",
-           isa & WR_ISA_AVX512_BF16 ? "bf16 " : "", isa & WR_ISA_AMX_INT8 ? "amx " : "");
-  size_t n = strlen(m->features);
-  if (n) m->features[n - 1] = '\0';
-}
-
 void wr_machine_identify(weir_machine *m) {
   wr_cpu_facts f;
   wr_cpu_facts_get(&f);
