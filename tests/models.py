@@ -228,7 +228,7 @@ def check_more_tokens(golden, path):
         system = ["--system", talk[0][1]] if talk[0][0] == "system" else []
         said = [content for role, content in talk if role != "system"]
         if len(said) > 1:
-            continue  # generate asks once; weir_tokenizer_chat is tests/text_small.c's
+            continue  # generate asks once; tests/text.c has that one
         got = weir("generate", path, "--chat", *system, "-p", said[0], "-n", "1")["prompt_tokens"]
         if got != golden.tensors[f"chat.{i}"].tolist():
             wrong.append(f"conversation {i}: {got} not {golden.tensors[f'chat.{i}'].tolist()}")

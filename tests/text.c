@@ -1,6 +1,6 @@
 /* text.c: tokenizers against outside witnesses, on the vocabularies of ../shared/data/vocab.
  *
- * Witnesses: the .inp/.out pairs there (made by Hugging Face tokenizers for llama.cpp's own tests), and what must hold of any
+ * Witnesses: the .inp/.out pairs there (made by Hugging Face tokenizers for llama.cpp's own tests), llama.cpp's ids, and what must hold of any
  * tokenizer: text comes back, whole and token by token, and text never makes a control token. text_small.c has the tests that
  * need no file.
  */
@@ -8,6 +8,7 @@
 #include "text/text.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #define VOCABS "../shared/data/vocab/ggml-vocab-"
 #define SEPARATOR "\n__ggml_vocab_test__\n"
@@ -17,19 +18,20 @@ typedef struct vocab {
   wr_tokenizer *t;
 } vocab;
 
-/* false: the file is not there, or (a failed check) it does not open. */
-static bool open_vocab(const char *name, vocab *v) {
-  char path[256];
+static bool open_file(const char *path, vocab *v) {
   *v = (vocab){0};
-  snprintf(path, sizeof path, VOCABS "%s.gguf", name);
-  FILE *f = fopen(path, "rb");
-  if (!f) return false;
-  fclose(f);
   if (CHECK_MSG(wr_gguf_open(path, NULL, &v->g) == WEIR_OK, "%s", weir_last_error()) &&
       CHECK_MSG(wr_tokenizer_open_gguf(v->g, &v->t) == WEIR_OK, "%s", weir_last_error()))
     return true;
   wr_gguf_close(v->g);
   return false;
+}
+
+/* false: the file is not there, or (a failed check) it does not open. */
+static bool open_vocab(const char *name, vocab *v) {
+  char path[256];
+  snprintf(path, sizeof path, VOCABS "%s.gguf", name);
+  return access(path, R_OK) == 0 && open_file(path, v);
 }
 
 static void close_vocab(vocab *v) {
@@ -453,6 +455,29 @@ static void *count_realloc(void *user, void *ptr, size_t n) {
   return p;
 }
 
+/* Conversation 1 of tools/oracle/prompts.py; the others are in models.py. */
+static void gemma_takes_turns(void) {
+  const wr_chat_message talk[] = {{"user", "  How deep is it?\n", 4, 18},
+                                  {"assistant", " Two metres. ", 9, 13},
+                                  {"user", "And above?\n\nIn summer, I mean.", 4, 30}};
+  const char *folder = getenv("WEIR_TEST_MODELS");
+  char path[512];
+  wr_gguf *golden;
+  wr_ids ids = {0};
+  vocab v;
+  snprintf(path, sizeof path, "%s/gemma-3-270m-q4_k_m.gguf", folder ? folder : "");
+  if (access(path, R_OK) != 0) SKIP("WEIR_TEST_MODELS has no gemma-3-270m-q4_k_m.gguf");
+  REQUIRE(wr_gguf_open("tests/golden/gemma_logits.gguf", NULL, &golden) == WEIR_OK);
+  const wr_gguf_tensor *want = wr_gguf_tensor_find(golden, "chat.1");
+  REQUIRE(want && open_file(path, &v));
+  CHECK(wr_chat_encode(v.t, talk, WR_ARRAY_LEN(talk), true, WR_TEXT_ADD_SPECIAL, &ids) == WEIR_OK);
+  CHECK_EQ_INT(ids.len, want->n_elems);
+  CHECK(ids.len == want->n_elems && memcmp(ids.ptr, want->data, want->bytes) == 0);
+  wr_ids_free(&ids);
+  close_vocab(&v);
+  wr_gguf_close(golden);
+}
+
 /* Long text without a place to cut it: memory in proportion, and work too, or the time limit of the test runner ends it. */
 static void one_long_word(void) {
   enum { N = 1 << 19, SHORTER = 1 << 16 };
@@ -484,4 +509,5 @@ static void one_long_word(void) {
 
 TEST_MAIN("text", TEST(known_pairs), TEST(golden_ids), TEST(golden_ids_of_smollm2),
           TEST(unknown_pretokenizers_are_refused_by_name), TEST(text_comes_back), TEST(invalid_utf8_comes_back),
-          TEST(text_makes_no_control_token), TEST(special_ids), TEST(chat_cannot_be_forged), TEST(one_long_word))
+          TEST(text_makes_no_control_token), TEST(special_ids), TEST(chat_cannot_be_forged), TEST(gemma_takes_turns),
+          TEST(one_long_word))

@@ -550,7 +550,7 @@ static weir_status chat(const wr_tokenizer *t, size_t n, const wr_chat_message *
 
 #define SAYS(role, content) {role, content, sizeof(role) - 1, sizeof(content) - 1}
 
-/* Gemma's format, with files that call its tokens USER_DEFINED. The ids against llama.cpp's and jinja2's: models.py. */
+/* Gemma's format, with files that call its tokens USER_DEFINED. The ids against llama.cpp's and jinja2's: models.py, text.c. */
 static void chats_of_gemma(void) {
   static maker m;
   begin_spm(&m);
