@@ -1,26 +1,10 @@
 /* tune.c: the tune file. What it says is taken or refused whole, changes only which row of a class runs, and no bit of a result. */
-#include "test.h"
-
-#include <unistd.h>
+#include "session_i.h"
 
 #include "core/core_i.h"
 #include "device/cpu/cpu.h"
 #include "infer/infer.h"
 #include "ops/ops.h"
-
-static char folder[64];
-static void cache_begin(void) {
-  strcpy(folder, "/tmp/weir-test-XXXXXX");
-  if (!mkdtemp(folder)) abort();
-  setenv("WEIR_CACHE", folder, 1);
-  unsetenv("WEIR_TUNE");
-}
-static void cache_end(void) {
-  char command[128];
-  snprintf(command, sizeof command, "rm -r '%s'", folder);
-  if (system(command) != 0) abort();
-  unsetenv("WEIR_CACHE");
-}
 
 /* ---- the text */
 
@@ -177,7 +161,8 @@ static void file_of_a_context(void) {
   char path[640];
   const wr_row *row = &wr_op_add.rows[wr_op_add.n_rows - 1];
   wr_str body = {0};
-  cache_begin();
+  make_scratch();
+  unsetenv("WEIR_TUNE");
   weir_context *ctx = open_context(1);
   REQUIRE(ctx);
   CHECK_HAS(weir_context_tune(ctx), "none for 1 thread (");
@@ -235,7 +220,7 @@ static void file_of_a_context(void) {
   wr_free(whole);
   wr_str_free(&body);
   weir_context_close(ctx);
-  cache_end();
+  CHECK_EQ_INT(unlink(path), 0);
 }
 
 /* ---- measuring */
@@ -247,7 +232,8 @@ static int stop_at_second(void *user, const weir_tune_row *r) {
 }
 
 static void stopped_writes_nothing(void) {
-  cache_begin();
+  make_scratch();
+  unsetenv("WEIR_TUNE");
   weir_context *ctx = open_context(1);
   REQUIRE(ctx);
   told = 0;
@@ -261,7 +247,6 @@ static void stopped_writes_nothing(void) {
   CHECK_EQ_INT(weir_tune(ctx, stop_at_second, &told), WEIR_EUNSUPPORTED);
   CHECK_HAS(weir_context_tune(ctx), "runs no kernels");
   weir_context_close(ctx);
-  cache_end();
 }
 
 /* A line a kind that is there, and only rows of the table's class. */

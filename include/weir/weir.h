@@ -18,7 +18,7 @@
  *   read-only by any number of sessions; close them before the model, and the models before the context.
  * - Text is bytes with a length. It is UTF-8 where it is text; nothing needs a final NUL unless it says so.
  *
- * Environment: $WEIR_CACHE is where files are kept (see 'cache'), $WEIR_ISA (generic, avx2, avx512) forbids newer instructions,
+ * Environment: $WEIR_CACHE is where files are kept (see 'cache'), $WEIR_ISA (generic, avx2, avx512, neon) forbids newer instructions,
  * $WEIR_USE forces kernel rows (see weir_model_options.use), $WEIR_TUNE=off ignores the tune file (see 'bench').
  *
  * Caveats
@@ -484,7 +484,8 @@ typedef struct weir_result {
   } seconds;
   double prefill_tok_s;    /* evaluated prompt tokens / prefill; 0: none */
   double prefill_share;    /* of the time that the prompt's operations take at this machine's arithmetic peaks (int8 where products are of
-                              bytes, else fp32), by its kept measurement; 0: nothing is kept (weir bench machine) */
+                              bytes, else fp32), by what was kept of it when the context first asked; 0: nothing (weir bench machine), no_limit, or
+                              a batch's result */
   double decode_tok_s;     /* decode steps (tokens - 1: the first comes from the prompt's logits) / decode; 0: none */
   double bytes_per_token;  /* mean over the decode steps, weights + KV, from the cost rules */
   double weight_bytes_per_token, kv_bytes_per_token;
@@ -553,8 +554,8 @@ typedef struct weir_request {
   weir_done_fn done;       /* may be NULL */
   void *user;
 } weir_request;
-/* Puts a request into the queue; everything it points to may go. *id (may be NULL): 1, 2, 3, ... EUSAGE: an option is out of range, or the
- * prompt leaves no room for an answer in context_tok: what is accepted can run. */
+/* Puts a request into the queue; everything it points to may go. *id (may be NULL): 1, 2, 3, ..., there before any callback. EUSAGE: an
+ * option is out of range, or the prompt leaves no room for an answer in context_tok: what is accepted can run. */
 weir_status weir_batch_add(weir_batch *b, const weir_request *request, uint64_t *id);
 /* Ends a request, or all (id 0), with what is there ("stopped"), in the next step. An id that has ended: nothing happens. */
 void weir_batch_cancel(weir_batch *b, uint64_t id);

@@ -12,13 +12,10 @@ void wr_json_bench(wr_json *j, const weir_bench_row *r) {
   } numbers[] = {{"us", r->us},           {"bytes", r->bytes}, {"flop", r->flop},  {"gb_s", r->gb_s},
                  {"gflop_s", r->gflop_s}, {"peak", r->peak},   {"share", r->share}};
   wr_json_object(j);
-  wr_json_key(j, "name");
-  wr_json_text(j, r->name);
-  wr_json_key(j, "shape");
-  wr_json_text(j, r->shape);
+  wr_json_string(j, "name", r->name);
+  wr_json_string(j, "shape", r->shape);
   for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
-    wr_json_key(j, numbers[i].key);
-    wr_json_double(j, numbers[i].v);
+    wr_json_number(j, numbers[i].key, numbers[i].v);
   }
 }
 

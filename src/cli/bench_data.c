@@ -167,10 +167,8 @@ static void json_rows(const wr_options *o, const row *rows, size_t n) {
     wr_json_bench(&j, &of_batch);
     wr_json_number(&j, "tok_s", rows[i].tok_s);
     wr_json_number(&j, "copied_per_tok", rows[i].copied_per_tok);
-    wr_json_key(&j, "tokens");
-    wr_json_uint(&j, rows[i].tokens);
-    wr_json_key(&j, "sum");
-    wr_json_uint(&j, rows[i].sum);
+    wr_json_count(&j, "tokens", rows[i].tokens);
+    wr_json_count(&j, "sum", rows[i].sum);
     wr_json_end(&j);
   }
   wr_json_end(&j);

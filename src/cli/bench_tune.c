@@ -34,18 +34,12 @@ static group *group_of(tuning *t, const char *kind) {
 }
 
 static void json_tuned(wr_json *j, const weir_tune_row *r) {
-  const struct {
-    const char *key, *text;
-  } names[] = {{"kind", r->kind}, {"kernel", r->best}, {"table_kernel", r->first}};
   wr_json_object(j);
-  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-    wr_json_key(j, names[i].key);
-    wr_json_text(j, names[i].text);
-  }
-  wr_json_key(j, "us");
-  wr_json_double(j, r->best_us);
-  wr_json_key(j, "table_us");
-  wr_json_double(j, r->first_us);
+  wr_json_string(j, "kind", r->kind);
+  wr_json_string(j, "kernel", r->best);
+  wr_json_string(j, "table_kernel", r->first);
+  wr_json_number(j, "us", r->best_us);
+  wr_json_number(j, "table_us", r->first_us);
   wr_json_end(j);
 }
 

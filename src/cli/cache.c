@@ -9,22 +9,16 @@ static int list(const wr_options *o, const weir_cache *c) {
     wr_json j;
     wr_json_begin(&j, stdout);
     wr_json_object(&j);
-    wr_json_key(&j, "folder");
-    wr_json_text(&j, c->folder);
-    wr_json_key(&j, "bytes");
-    wr_json_uint(&j, c->bytes);
+    wr_json_string(&j, "folder", c->folder);
+    wr_json_count(&j, "bytes", c->bytes);
     wr_json_key(&j, "entries");
     wr_json_array(&j);
     for (size_t i = 0; i < c->n_entries; i++) {
       wr_json_object(&j);
-      wr_json_key(&j, "path");
-      wr_json_text(&j, c->entries[i].path);
-      wr_json_key(&j, "source");
-      wr_json_text(&j, c->entries[i].source);
-      wr_json_key(&j, "bytes");
-      wr_json_uint(&j, c->entries[i].bytes);
-      wr_json_key(&j, "stale");
-      wr_json_bool(&j, c->entries[i].stale);
+      wr_json_string(&j, "path", c->entries[i].path);
+      wr_json_string(&j, "source", c->entries[i].source);
+      wr_json_count(&j, "bytes", c->entries[i].bytes);
+      wr_json_flag(&j, "stale", c->entries[i].stale);
       wr_json_end(&j);
     }
     wr_json_end(&j);
@@ -71,10 +65,8 @@ static int clear(const wr_options *o) {
     wr_json j;
     wr_json_begin(&j, stdout);
     wr_json_object(&j);
-    wr_json_key(&j, "removed");
-    wr_json_uint(&j, n);
-    wr_json_key(&j, "bytes");
-    wr_json_uint(&j, bytes);
+    wr_json_count(&j, "removed", n);
+    wr_json_count(&j, "bytes", bytes);
     wr_json_end(&j);
     wr_json_done(&j);
   } else {

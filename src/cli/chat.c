@@ -78,12 +78,6 @@ static int no_memory(const chat *c) { return wr_failed_file(c->o, "the conversat
 
 /* ---- an answer */
 
-static int print_piece(void *user, const char *piece, size_t bytes) {
-  const chat *c = user;
-  if (c->o->json) return 0;
-  return fwrite(piece, 1, bytes, stdout) != bytes || fflush(stdout) != 0;
-}
-
 /* The system message and the turns that are not left out, as ids. Of those that are, the last one lends its place to the system message. */
 static weir_status encode(chat *c, weir_token **tokens, size_t *n) {
   weir_message *first = c->turns.list + c->left_out, lent = *first;
@@ -126,21 +120,12 @@ static void print_speed(const chat *c, const weir_result *r) {
           c->dim ? "\033[0m" : "");
 }
 
-static void print_json(const weir_result *r) {
-  wr_json j;
-  wr_json_begin(&j, stdout);
-  wr_json_object(&j);
-  wr_json_result(&j, r);
-  wr_json_end(&j);
-  wr_json_done(&j);
-}
-
 /* A stop that comes when an answer has just ended is taken for the next one's: then it is asked for again. */
 static weir_status generate(chat *c, const weir_token *tokens, size_t n, weir_result **r) {
   weir_status s;
   atomic_store(&interrupts, 0);
   atomic_store(&answering, c->session);
-  while ((s = weir_generate_tokens(c->session, tokens, n, &c->options, print_piece, c, r)) == WEIR_OK && !(*r)->n_tokens &&
+  while ((s = weir_generate_tokens(c->session, tokens, n, &c->options, wr_print_piece, (void *)(uintptr_t)c->o, r)) == WEIR_OK && !(*r)->n_tokens &&
          !interrupted() && !ferror(stdout))
     weir_result_free(*r);
   atomic_store(&answering, NULL);
@@ -161,7 +146,7 @@ static void answer(chat *c) {
     return;
   }
   if (c->o->json)
-    print_json(r);
+    wr_print_json_result(r);
   else
     printf("\n");
   fflush(stdout);

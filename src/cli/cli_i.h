@@ -65,7 +65,9 @@ void wr_print_kernels(const weir_model *m); /* --why: which were chosen, on stde
 /* ---- of generate, for parallel.c and chat.c */
 int wr_generate_parallel(const wr_options *o);
 weir_generate_options wr_generate_options(const wr_options *o, weir_text stops[WR_LIST_MAX]); /* as the command line has them */
-void wr_json_result(wr_json *j, const weir_result *r);    /* keys of the object that is open */
+int wr_print_piece(void *options, const char *piece, size_t bytes); /* a weir_piece_fn: on stdout, at once; not with --json */
+void wr_print_json_result(const weir_result *r);                    /* a line of its own */
+void wr_json_result(wr_json *j, const weir_result *r);              /* keys of the object that is open */
 void wr_json_profile(wr_json *j, const weir_profile *p);
 void wr_print_why(const weir_model *m, const weir_profile *p); /* p may be NULL */
 typedef struct wr_shown_limit {

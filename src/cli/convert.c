@@ -23,12 +23,9 @@ int wr_cmd_convert(const wr_options *o) {
     wr_json_begin(&j, stdout);
     wr_json_object(&j);
     wr_json_string(&j, "out", o->out);
-    wr_json_key(&j, "tensors");
-    wr_json_uint(&j, r.tensors);
-    wr_json_key(&j, "parameters");
-    wr_json_uint(&j, r.parameters);
-    wr_json_key(&j, "bytes");
-    wr_json_uint(&j, r.bytes);
+    wr_json_count(&j, "tensors", r.tensors);
+    wr_json_count(&j, "parameters", r.parameters);
+    wr_json_count(&j, "bytes", r.bytes);
     wr_json_number(&j, "seconds", r.seconds);
     wr_json_end(&j);
     wr_json_done(&j);

@@ -56,8 +56,7 @@ static void json_report(const weir_data_build_report *r, const char *folder) {
   wr_json_object(&j);
   wr_json_string(&j, "out", folder);
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-    wr_json_key(&j, counts[i].key);
-    wr_json_uint(&j, counts[i].v);
+    wr_json_count(&j, counts[i].key, counts[i].v);
   }
   wr_json_number(&j, "seconds", r->seconds);
   wr_json_number(&j, "mb_s", r->mb_s);
@@ -162,20 +161,16 @@ static void json_info(const weir_data_info *d, bool stats) {
   wr_json_string(&j, "tokenizer", d->tokenizer);
   wr_json_string(&j, "tokenizer_hash", hash);
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-    wr_json_key(&j, counts[i].key);
-    wr_json_uint(&j, counts[i].v);
+    wr_json_count(&j, counts[i].key, counts[i].v);
   }
   wr_json_number(&j, "bytes_per_token", d->bytes_per_token);
   if (stats) {
-    wr_json_key(&j, "unused");
-    wr_json_uint(&j, d->unused);
+    wr_json_count(&j, "unused", d->unused);
     wr_json_key(&j, "doc_tokens");
     wr_json_object(&j);
-    wr_json_key(&j, "least");
-    wr_json_uint(&j, d->least_tok);
+    wr_json_count(&j, "least", d->least_tok);
     wr_json_number(&j, "mean", d->mean_tok);
-    wr_json_key(&j, "most");
-    wr_json_uint(&j, d->most_tok);
+    wr_json_count(&j, "most", d->most_tok);
     wr_json_key(&j, "by_power_of_2");
     wr_json_array(&j);
     for (int i = 0; i < WEIR_DATA_LENGTHS; i++) wr_json_uint(&j, d->lengths[i]);
@@ -185,10 +180,8 @@ static void json_info(const weir_data_info *d, bool stats) {
     wr_json_array(&j);
     for (size_t i = 0; i < d->n_frequent; i++) {
       wr_json_object(&j);
-      wr_json_key(&j, "id");
-      wr_json_int(&j, d->frequent[i].id);
-      wr_json_key(&j, "count");
-      wr_json_uint(&j, d->frequent[i].count);
+      wr_json_integer(&j, "id", d->frequent[i].id);
+      wr_json_count(&j, "count", d->frequent[i].count);
       wr_json_string(&j, "text", d->frequent[i].text);
       wr_json_end(&j);
     }

@@ -24,18 +24,14 @@ int wr_cmd_devices(const wr_options *o) {
       continue;
     }
     wr_json_object(&j);
-    wr_json_key(&j, "name");
-    wr_json_text(&j, d.name);
-    wr_json_key(&j, "usable");
-    wr_json_bool(&j, d.usable);
-    wr_json_key(&j, "text");
-    wr_json_text(&j, d.text);
+    wr_json_string(&j, "name", d.name);
+    wr_json_flag(&j, "usable", d.usable);
+    wr_json_string(&j, "text", d.text);
     wr_json_end(&j);
   }
   if (o->json) {
     wr_json_end(&j);
-    wr_json_key(&j, "tune_file");
-    wr_json_text(&j, weir_context_tune(ctx));
+    wr_json_string(&j, "tune_file", weir_context_tune(ctx));
     wr_json_end(&j);
     wr_json_done(&j);
   } else {

@@ -7,8 +7,8 @@
 
 enum { MAX_PROMPT_BYTES = 64 << 20 };
 
-static int print_piece(void *user, const char *piece, size_t bytes) {
-  const wr_options *o = user;
+int wr_print_piece(void *options, const char *piece, size_t bytes) {
+  const wr_options *o = options;
   if (o->json) return 0;
   return fwrite(piece, 1, bytes, stdout) != bytes || fflush(stdout) != 0;
 }
@@ -48,8 +48,7 @@ void wr_json_profile(wr_json *j, const weir_profile *p) {
     wr_json_string(j, "op", r->op);
     wr_json_string(j, "kernel", r->kernel);
     wr_json_string(j, "what", r->what);
-    wr_json_key(j, "calls");
-    wr_json_int(j, r->calls);
+    wr_json_integer(j, "calls", r->calls);
     wr_json_number(j, "ms", r->ms);
     wr_json_number(j, "bytes", r->bytes);
     wr_json_number(j, "gb_s", r->gb_s);
@@ -67,10 +66,8 @@ void wr_json_result(wr_json *j, const weir_result *r) {
   json_ids(j, "tokens", r->tokens, r->n_tokens);
   json_ids(j, "prompt_tokens", r->prompt_tokens, r->n_prompt_tokens);
   wr_json_string(j, "finish", weir_finish_name(r->finish));
-  wr_json_key(j, "seed");
-  wr_json_uint(j, r->seed);
-  wr_json_key(j, "context");
-  wr_json_int(j, r->context_tok);
+  wr_json_count(j, "seed", r->seed);
+  wr_json_integer(j, "context", r->context_tok);
   wr_json_key(j, "seconds");
   wr_json_object(j);
   wr_json_number(j, "queue", r->seconds.queue);
@@ -88,15 +85,14 @@ void wr_json_result(wr_json *j, const weir_result *r) {
   wr_json_number(j, "limit_tok_s", r->limit_tok_s);
   wr_json_number(j, "limit_gb_s", r->limit_gb_s);
   wr_json_number(j, "limit_gb_s_worst", r->limit_gb_s_worst);
-  wr_json_key(j, "limit_runs");
-  wr_json_int(j, r->limit_runs);
+  wr_json_integer(j, "limit_runs", r->limit_runs);
   wr_json_string(j, "limit_mode", r->limit_mode);
   wr_json_number(j, "share_of_limit", r->share_of_limit);
   wr_json_number(j, "huge_share", r->huge_share);
   if (r->profile) wr_json_profile(j, r->profile);
 }
 
-static void print_json(const weir_result *r) {
+void wr_print_json_result(const weir_result *r) {
   wr_json j;
   wr_json_begin(&j, stdout);
   wr_json_object(&j);
@@ -182,10 +178,10 @@ static int generate_one(const wr_options *o, const char *prompt, size_t prompt_b
     weir_text stops[WR_LIST_MAX];
     const weir_generate_options options = wr_generate_options(o, stops);
     wr_stop_on_signal(session);
-    s = weir_generate(session, prompt, prompt_bytes, &options, print_piece, (void *)(uintptr_t)o, &r);
+    s = weir_generate(session, prompt, prompt_bytes, &options, wr_print_piece, (void *)(uintptr_t)o, &r);
     wr_stop_on_signal(NULL);
   }
-  if (s == WEIR_OK && o->json) print_json(r);
+  if (s == WEIR_OK && o->json) wr_print_json_result(r);
   if (s == WEIR_OK && !o->json) {
     printf("\n");
     fflush(stdout);

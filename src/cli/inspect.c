@@ -43,10 +43,8 @@ static void json_meta(wr_json *j, weir_file *f, size_t i, bool full) {
     json_elements(j, f, i, m.count);
   } else {
     wr_json_object(j);
-    wr_json_key(j, "array");
-    wr_json_text(j, m.type);
-    wr_json_key(j, "count");
-    wr_json_uint(j, m.count);
+    wr_json_string(j, "array", m.type);
+    wr_json_count(j, "count", m.count);
     wr_json_key(j, "first");
     json_elements(j, f, i, FIRST_ELEMENTS);
     wr_json_end(j);
@@ -55,20 +53,15 @@ static void json_meta(wr_json *j, weir_file *f, size_t i, bool full) {
 
 static void json_tensor(wr_json *j, const weir_file_tensor *t) {
   wr_json_object(j);
-  wr_json_key(j, "name");
-  wr_json_text(j, t->name);
-  wr_json_key(j, "type");
-  wr_json_text(j, t->type);
+  wr_json_string(j, "name", t->name);
+  wr_json_string(j, "type", t->type);
   wr_json_key(j, "shape");
   wr_json_array(j);
   for (int d = 0; d < t->n_dims; d++) wr_json_uint(j, t->dim[d]);
   wr_json_end(j);
-  wr_json_key(j, "bytes");
-  wr_json_uint(j, t->bytes);
-  wr_json_key(j, "offset");
-  wr_json_uint(j, t->offset);
-  wr_json_key(j, "part");
-  wr_json_int(j, t->part);
+  wr_json_count(j, "bytes", t->bytes);
+  wr_json_count(j, "offset", t->offset);
+  wr_json_integer(j, "part", t->part);
   wr_json_end(j);
 }
 
@@ -87,14 +80,11 @@ static bool print_json(weir_file *f, bool full) {
   weir_file_get_info(f, &info);
   wr_json_begin(&j, stdout);
   wr_json_object(&j);
-  wr_json_key(&j, "path");
-  wr_json_text(&j, info.path);
-  wr_json_key(&j, "format");
-  wr_json_text(&j, info.format);
+  wr_json_string(&j, "path", info.path);
+  wr_json_string(&j, "format", info.format);
   json_claim(&j, "version", info.version);
   json_claim(&j, "parts", info.parts);
-  wr_json_key(&j, "bytes");
-  wr_json_uint(&j, info.file_bytes);
+  wr_json_count(&j, "bytes", info.file_bytes);
   wr_json_key(&j, "arch");
   if (info.arch.bytes)
     wr_json_bytes(&j, info.arch.ptr, info.arch.bytes);
@@ -105,8 +95,7 @@ static bool print_json(weir_file *f, bool full) {
     wr_json_bytes(&j, info.name.ptr, info.name.bytes);
   else
     wr_json_null(&j);
-  wr_json_key(&j, "parameters");
-  wr_json_uint(&j, info.parameters);
+  wr_json_count(&j, "parameters", info.parameters);
   json_claim(&j, "layers", info.layers);
   json_claim(&j, "width", info.width);
   json_claim(&j, "ff", info.ff);

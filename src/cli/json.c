@@ -137,6 +137,21 @@ void wr_json_number(wr_json *j, const char *key, double v) {
   wr_json_double(j, v);
 }
 
+void wr_json_integer(wr_json *j, const char *key, int64_t v) {
+  wr_json_key(j, key);
+  wr_json_int(j, v);
+}
+
+void wr_json_count(wr_json *j, const char *key, uint64_t v) {
+  wr_json_key(j, key);
+  wr_json_uint(j, v);
+}
+
+void wr_json_flag(wr_json *j, const char *key, bool v) {
+  wr_json_key(j, key);
+  wr_json_bool(j, v);
+}
+
 void wr_json_string(wr_json *j, const char *key, const char *text) {
   wr_json_key(j, key);
   wr_json_text(j, text);

@@ -45,7 +45,11 @@ void wr_json_double(wr_json *j, double v);                        /* 17 signific
 void wr_json_float(wr_json *j, float v);                          /* 9 */
 void wr_json_bool(wr_json *j, bool v);
 void wr_json_null(wr_json *j);
-void wr_json_number(wr_json *j, const char *key, double v);          /* key and value at once, as these two often come */
+/* Key and value at once, as they mostly come: of a double, int, uint, bool and text. */
+void wr_json_number(wr_json *j, const char *key, double v);
+void wr_json_integer(wr_json *j, const char *key, int64_t v);
+void wr_json_count(wr_json *j, const char *key, uint64_t v);
+void wr_json_flag(wr_json *j, const char *key, bool v);
 void wr_json_string(wr_json *j, const char *key, const char *text);
 bool wr_json_done(wr_json *j); /* newline, flush. false: writing failed, or the brackets do not match */
 

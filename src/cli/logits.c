@@ -54,15 +54,13 @@ static void json_position(report *p, const float *logits, int vocab) {
   wr_json_array(j);
   for (int64_t i = 0; best && i < n; i++) {
     wr_json_object(j);
-    wr_json_key(j, "id");
-    wr_json_int(j, best[i].id);
+    wr_json_integer(j, "id", best[i].id);
     wr_json_key(j, "logit");
     wr_json_float(j, best[i].logit);
     wr_json_end(j);
   }
   wr_json_end(j);
-  wr_json_key(j, "hash");
-  wr_json_text(j, hash);
+  wr_json_string(j, "hash", hash);
   free(best);
 }
 

@@ -11,14 +11,10 @@ static void json_plan(wr_json *j, const weir_plan *p) {
   wr_json_string(j, "types", p->types);
   wr_json_string(j, "device", p->device);
   wr_json_string(j, "source", p->source);
-  wr_json_key(j, "fits");
-  wr_json_bool(j, p->fits);
-  wr_json_key(j, "context");
-  wr_json_int(j, p->context_tok);
-  wr_json_key(j, "batch");
-  wr_json_int(j, p->batch);
-  wr_json_key(j, "max_context");
-  wr_json_int(j, p->max_context_tok);
+  wr_json_flag(j, "fits", p->fits);
+  wr_json_integer(j, "context", p->context_tok);
+  wr_json_integer(j, "batch", p->batch);
+  wr_json_integer(j, "max_context", p->max_context_tok);
   wr_json_number(j, "memory_bytes", p->memory_bytes);
   wr_json_number(j, "weight_bytes", p->weight_bytes);
   wr_json_number(j, "kv_token_bytes", p->kv_token_bytes);

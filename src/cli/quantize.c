@@ -81,15 +81,11 @@ static void json_row(wr_json *j, const row *r, bool tensor) {
   }
   wr_json_string(j, "type", r->t.to);
   if (!tensor) {
-    wr_json_key(j, "tensors");
-    wr_json_uint(j, r->tensors);
+    wr_json_count(j, "tensors", r->tensors);
   }
-  wr_json_key(j, "elements");
-  wr_json_uint(j, r->t.elements);
-  wr_json_key(j, "bytes_before");
-  wr_json_uint(j, r->t.bytes_before);
-  wr_json_key(j, "bytes");
-  wr_json_uint(j, r->t.bytes_after);
+  wr_json_count(j, "elements", r->t.elements);
+  wr_json_count(j, "bytes_before", r->t.bytes_before);
+  wr_json_count(j, "bytes", r->t.bytes_after);
   wr_json_number(j, "rms_error", rms(&r->t));
   wr_json_number(j, "max_error", r->t.max_error);
   wr_json_end(j);
@@ -107,14 +103,10 @@ static void print_json(const table *a, const row *types, size_t n_types, const w
   wr_json_begin(&j, stdout);
   wr_json_object(&j);
   wr_json_string(&j, "out", a->o->out);
-  wr_json_key(&j, "tensors");
-  wr_json_uint(&j, r->tensors);
-  wr_json_key(&j, "parameters");
-  wr_json_uint(&j, r->parameters);
-  wr_json_key(&j, "bytes_before");
-  wr_json_uint(&j, r->bytes_before);
-  wr_json_key(&j, "bytes");
-  wr_json_uint(&j, r->bytes);
+  wr_json_count(&j, "tensors", r->tensors);
+  wr_json_count(&j, "parameters", r->parameters);
+  wr_json_count(&j, "bytes_before", r->bytes_before);
+  wr_json_count(&j, "bytes", r->bytes);
   wr_json_number(&j, "seconds", r->seconds);
   json_rows(&j, "by_type", types, n_types, false);
   json_rows(&j, "by_tensor", a->rows, a->n, true);

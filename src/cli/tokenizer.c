@@ -30,8 +30,7 @@ static void json_report(const weir_tokenizer_train_report *r, const char *out) {
   wr_json_object(&j);
   wr_json_string(&j, "out", out);
   for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
-    wr_json_key(&j, counts[i].key);
-    wr_json_uint(&j, counts[i].v);
+    wr_json_count(&j, counts[i].key, counts[i].v);
   }
   wr_json_number(&j, "seconds", r->seconds);
   wr_json_number(&j, "mb_s", r->mb_s);

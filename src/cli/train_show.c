@@ -155,8 +155,7 @@ static void print_time(const weir_trainer_info *info) {
 }
 
 static void json_count(wr_json *j, const char *key, int64_t v) {
-  wr_json_key(j, key);
-  wr_json_int(j, v);
+  wr_json_integer(j, key, v);
 }
 
 static void json_facts(const weir_trainer_info *info) {
@@ -176,8 +175,7 @@ static void json_facts(const weir_trainer_info *info) {
   json_count(&j, "ctx", info->ctx);
   json_count(&j, "batch", info->batch);
   json_count(&j, "accumulate", info->accumulate);
-  wr_json_key(&j, "tied");
-  wr_json_bool(&j, info->tied);
+  wr_json_flag(&j, "tied", info->tied);
   wr_json_string(&j, "tokenizer", info->tokenizer);
   wr_json_string(&j, "precision", info->precision);
   wr_json_string(&j, "remat", info->remat);
@@ -185,8 +183,7 @@ static void json_facts(const weir_trainer_info *info) {
   wr_json_number(&j, "flop_tok", info->flop_tok);
   json_count(&j, "step", info->step);
   json_count(&j, "steps", info->steps);
-  wr_json_key(&j, "resumed");
-  wr_json_bool(&j, info->resumed);
+  wr_json_flag(&j, "resumed", info->resumed);
   wr_json_string(&j, "note", info->resumed_note);
   json_count(&j, "data_tokens", (int64_t)info->data_tokens);
   json_count(&j, "data_docs", (int64_t)info->data_docs);
@@ -208,8 +205,7 @@ static void json_facts(const weir_trainer_info *info) {
     wr_json_string(&j, "kind", info->params[i].kind);
     wr_json_string(&j, "optimizer", info->params[i].optimizer);
     json_count(&j, "elements", (int64_t)info->params[i].elements);
-    wr_json_key(&j, "decays");
-    wr_json_bool(&j, info->params[i].decays);
+    wr_json_flag(&j, "decays", info->params[i].decays);
     wr_json_end(&j);
   }
   wr_json_end(&j);
@@ -331,8 +327,7 @@ static void json_step(const weir_train_report *r) {
   wr_json_object(&j);
   for (size_t i = 0; i < r->n_copied; i++) wr_json_number(&j, r->copied[i].what, r->copied[i].bytes);
   wr_json_end(&j);
-  wr_json_key(&j, "saved");
-  wr_json_bool(&j, r->saved);
+  wr_json_flag(&j, "saved", r->saved);
   wr_json_end(&j);
   wr_json_done(&j);
 }

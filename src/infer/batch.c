@@ -155,24 +155,25 @@ weir_status weir_batch_add(weir_batch *b, const weir_request *request, uint64_t 
 
 void weir_batch_cancel(weir_batch *b, uint64_t id) {
   pthread_mutex_lock(&b->lock);
+  b->cancelling = true;
   for (wr_request *q = b->first; q; q = q->next) q->cancelled |= !id || q->id == id;
   for (int i = 0; i < b->n_running; i++) b->running[i]->cancelled |= !id || b->running[i]->id == id;
   pthread_mutex_unlock(&b->lock);
 }
 
-/* Out of the queue or of those that run. */
+/* Out of those that run, or of the queue, which may be long. */
 static void take_out(weir_batch *b, const wr_request *q) {
-  for (wr_request **at = &b->first, *before = NULL; *at; before = *at, at = &(*at)->next) {
-    if (*at != q) continue;
-    *at = q->next;
-    if (b->last == q) b->last = before;
-    b->waiting--;
+  for (int i = 0; i < b->n_running; i++) {
+    if (b->running[i] != q) continue;
+    b->n_running--;
+    memmove(&b->running[i], &b->running[i + 1], (size_t)(b->n_running - i) * sizeof *b->running);
     return;
   }
-  int i = 0;
-  while (b->running[i] != q) i++;
-  b->n_running--;
-  memmove(&b->running[i], &b->running[i + 1], (size_t)(b->n_running - i) * sizeof *b->running);
+  wr_request **at = &b->first, *before = NULL;
+  for (; *at != q; at = &(*at)->next) before = *at;
+  *at = q->next;
+  if (b->last == q) b->last = before;
+  b->waiting--;
 }
 
 static double seconds_between(uint64_t begin, uint64_t end) { return (double)(end - begin) * 1e-9; }
@@ -206,10 +207,11 @@ static void finish(weir_batch *b, wr_request *q, weir_status status) {
 
 static wr_request *find_cancelled(weir_batch *b) {
   pthread_mutex_lock(&b->lock);
-  wr_request *q = b->first;
+  wr_request *q = b->cancelling ? b->first : NULL;
   while (q && !q->cancelled) q = q->next;
-  for (int i = 0; i < b->n_running && !q; i++)
+  for (int i = 0; i < b->n_running && b->cancelling && !q; i++)
     if (b->running[i]->cancelled) q = b->running[i];
+  b->cancelling = q;
   pthread_mutex_unlock(&b->lock);
   return q;
 }
@@ -312,10 +314,17 @@ static void count_step(weir_batch *b, double ns, bool profiled) {
     b->sums.decode_seconds += ns * 1e-9;
   }
   if (profiled) b->profile_ns += ns;
-  if (b->next_only && b->sums.decode_steps >= b->next_limit && b->limit.runs < LIMIT_RUNS) {
-    wr_limit_run(&b->limit);
-    b->next_limit *= LIMIT_EVERY;
-  }
+  pthread_mutex_unlock(&b->lock);
+}
+
+/* Reads the limit when it is time. That takes tens of milliseconds, in which nobody should wait for the lock. */
+static void read_limit(weir_batch *b) {
+  if (!b->next_only || b->sums.decode_steps < b->next_limit || b->limit.runs == LIMIT_RUNS) return;
+  wr_limit l = b->limit;
+  wr_limit_run(&l);
+  b->next_limit *= LIMIT_EVERY;
+  pthread_mutex_lock(&b->lock);
+  b->limit = l;
   pthread_mutex_unlock(&b->lock);
 }
 
@@ -331,6 +340,7 @@ static weir_status step(weir_batch *b) {
   WR_TRY(feed(b, profiled));
   answer(b, profiled);
   count_step(b, (double)(wr_now_ns() - begin), profiled);
+  read_limit(b);
   return WEIR_OK;
 }
 

@@ -55,6 +55,7 @@ struct weir_batch {
   atomic_bool stop;
   wr_request *first, *last; /* the queue */
   size_t waiting;
+  bool cancelling; /* some may be cancelled; the lock's, as is each one's own mark */
   wr_request *running[WR_ENGINE_SEQS]; /* by id */
   int n_running;
   uint64_t last_id;

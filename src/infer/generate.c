@@ -65,6 +65,8 @@ static void report_limit(run *g) {
   const wr_model *m = g->s->model->m;
   r->seconds.limit = l->seconds;
   r->huge_share = (double)wr_model_huge_bytes(m) / (double)WR_MAX(m->weight_bytes, (uint64_t)1);
+  r->prefill_share = wr_prompt_share(g->s->engine, g->s->model, (int64_t)r->n_reused, (int64_t)(r->n_prompt_tokens - r->n_reused),
+                                     g->s->piece, r->seconds.prefill);
   r->limit_gb_s = l->best * 1e-9;
   r->limit_gb_s_worst = l->worst * 1e-9;
   r->limit_runs = l->runs;
@@ -104,10 +106,6 @@ static weir_status work(run *g) {
   WR_TRY(prefill(g));
   if (!g->r->finish) WR_TRY(decode(g));
   if (!g->o->no_limit) report_limit(g);
-  if (!g->o->no_limit && g->r->prefill_tok_s > 0)
-    g->r->prefill_share =
-        wr_prompt_share(g->s->engine, g->s->model, (int64_t)g->r->n_reused,
-                        (int64_t)(g->r->n_prompt_tokens - g->r->n_reused), g->s->piece, g->r->seconds.prefill);
   if (g->o->profile) WR_TRY(wr_profile_make(&g->sums, g->r->seconds.decode * 1e9, g->r->limit_gb_s, &g->r->profile));
   return WEIR_OK;
 }

@@ -8,7 +8,9 @@
  *   generate.c   the loop for one, and what it measured
  *   batch.c      requests that run together; schedule.c: who runs when; prefix.c: what their prompts share
  *   limit.c      the limit of a run, the op table    plan.c       will it fit; hardware.c, the table of devices
- *   cache.c      packed files, for the public API   eval.c       perplexity
+ *   cache.c      packed files, for the public API    eval.c       perplexity
+ *   convert.c    a model file in other types; recipe.c: which tensor gets which
+ *   tune.c       the tune file of a context          bench.c, data.c: for the public API
  *
  * This header is for those who run many sequences at once (serve) and for tests; others use weir.h.
  */
@@ -26,6 +28,10 @@ struct weir_context {
   pthread_mutex_t lock; /* of mem, and of whatever else models and sessions of two threads share */
   wr_tune tune;         /* the choices of this machine's tune file: for every plan */
   char tune_text[256];  /* weir_context_tune */
+  struct {
+    bool looked_up;
+    double int8_op_s, fp32_op_s; /* by its threads; 0: not kept */
+  } peaks;                       /* of the machine's kept figures: limit.c's, once it needs them */
 };
 
 struct weir_model {

@@ -37,6 +37,7 @@ weir_status wr_token_check(const weir_model *m, const int32_t *tokens, size_t n)
 size_t wr_give_text(wr_str *s, char *out, size_t cap);
 
 weir_status wr_context_tune_open(weir_context *ctx); /* tune.c: reads the tune file, if there is one that can be used. ENOMEM */
+
 /* ---- recipe.c: what `weir quantize` calls a type: a type for each kind of tensor */
 typedef struct wr_recipe {
   const char *name;   /* "q4_k_m" */

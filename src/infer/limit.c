@@ -66,13 +66,24 @@ static double seconds_at_peak(const wr_plan *plan, int64_t position, int n, doub
   return int8 / int8_op_s + fp32 / fp32_op_s;
 }
 
+static void look_up_peaks(weir_context *ctx) {
+  weir_machine *m = wr_malloc(sizeof *m); /* too large for a small stack */
+  const int threads = ctx->device->n_threads;
+  ctx->peaks.looked_up = true;
+  if (m && weir_machine_measure(&(weir_machine_options){.kept = true}, m) == WEIR_OK) {
+    ctx->peaks.fp32_op_s = 1e9 * weir_machine_gop_s(m, "fp32", threads);
+    ctx->peaks.int8_op_s = 1e9 * weir_machine_gop_s(m, "int8", threads);
+  }
+  wr_free(m);
+}
+
 double wr_prompt_share(wr_engine *e, const weir_model *m, int64_t first, int64_t n, int piece, double seconds) {
-  weir_machine machine;
-  const int threads = m->ctx->device->n_threads;
-  if (seconds <= 0 || weir_machine_measure(&(weir_machine_options){.kept = true}, &machine) != WEIR_OK) return 0;
-  const double fp32 = 1e9 * weir_machine_gop_s(&machine, "fp32", threads),
-               int8 = 1e9 * weir_machine_gop_s(&machine, "int8", threads);
-  if (!(fp32 > 0)) return 0;
+  weir_context *ctx = m->ctx;
+  pthread_mutex_lock(&ctx->lock);
+  if (!ctx->peaks.looked_up) look_up_peaks(ctx);
+  const double fp32 = ctx->peaks.fp32_op_s, int8 = ctx->peaks.int8_op_s;
+  pthread_mutex_unlock(&ctx->lock);
+  if (seconds <= 0 || !(fp32 > 0)) return 0;
   double at_peak = 0;
   for (int64_t at = 0; at < n; at += piece) {
     const int k = (int)WR_MIN(n - at, (int64_t)piece);

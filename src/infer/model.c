@@ -91,8 +91,7 @@ size_t wr_give_text(wr_str *s, char *out, size_t cap) {
   return n;
 }
 
-/* Text about the one-row plan, or the sentence that says why there is none. */
-/* `s`: what stands before it; freed here. */
+/* Text about the one-row plan, or the sentence that says why there is none. `s`: what stands before it; freed here. */
 static size_t about_plan(const weir_model *m, wr_str s, void (*write)(const wr_plan *plan, wr_str *s), char *out, size_t cap) {
   weir_model *shared = (weir_model *)(uintptr_t)m; /* an engine changes its own state only */
   wr_engine *e = NULL;
