@@ -69,6 +69,7 @@ void wr_str_escape(wr_str *s, const char *bytes, size_t n);  /* for terminals: c
 void wr_str_json(wr_str *s, const char *bytes, size_t n);    /* a JSON string, quotes included; bad UTF-8 becomes U+FFFD */
 void wr_str_clear(wr_str *s);                                /* length 0, memory kept */
 void wr_str_free(wr_str *s);
+bool wr_ends_with(const char *s, const char *end);
 const char *wr_escape(const char *bytes, size_t n);           /* wr_str_escape, cut at 120 chars, in a per-thread ring of 4 */
 size_t wr_utf8_valid(const void *bytes, size_t n);            /* length of the longest valid UTF-8 prefix (RFC 3629) */
 /* How many bytes at the end of `bytes` are the beginning of a UTF-8 sequence that is not complete yet (0..3). */

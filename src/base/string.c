@@ -171,6 +171,11 @@ void wr_str_json(wr_str *s, const char *bytes, size_t n) {
 
 #define ESCAPE_CHARS 120
 
+bool wr_ends_with(const char *s, const char *end) {
+  const size_t n = strlen(s), k = strlen(end);
+  return n >= k && memcmp(s + n - k, end, k) == 0;
+}
+
 const char *wr_escape(const char *bytes, size_t n) {
   static _Thread_local char ring[4][4 * ESCAPE_CHARS + 4];
   static _Thread_local unsigned turn;

@@ -166,7 +166,10 @@ int wr_requests_read(const wr_options *o, wr_request_file *out) {
     const int code = json ? read_json(o, out->name, l, out->parsed, at, n) : 0;
     if (code) return code;
   }
-  if (!out->n) return bad_line(o, out->name, number, "there is no prompt in it");
+  if (!out->n) {
+    fprintf(stderr, "weir %s: %s: there is no prompt in it\n", o->command, out->name);
+    return weir_status_exit_code(WEIR_EFORMAT);
+  }
   for (size_t i = 0; i < out->n; i++) out->lines[i].options.stop = out->lines[i].stops; /* the array no longer moves */
   return 0;
 }

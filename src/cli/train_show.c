@@ -154,10 +154,6 @@ static void print_time(const weir_trainer_info *info) {
   fprintf(stderr, "\n");
 }
 
-static void json_count(wr_json *j, const char *key, int64_t v) {
-  wr_json_integer(j, key, v);
-}
-
 static void json_facts(const weir_trainer_info *info) {
   wr_json j;
   wr_json_begin(&j, stdout);
@@ -166,37 +162,37 @@ static void json_facts(const weir_trainer_info *info) {
   wr_json_object(&j);
   wr_json_string(&j, "folder", info->folder);
   wr_json_string(&j, "arch", info->arch);
-  json_count(&j, "layers", info->layers);
-  json_count(&j, "width", info->width);
-  json_count(&j, "heads", info->heads);
-  json_count(&j, "kv_heads", info->kv_heads);
-  json_count(&j, "ff", info->ff);
-  json_count(&j, "vocab", info->vocab);
-  json_count(&j, "ctx", info->ctx);
-  json_count(&j, "batch", info->batch);
-  json_count(&j, "accumulate", info->accumulate);
+  wr_json_integer(&j, "layers", info->layers);
+  wr_json_integer(&j, "width", info->width);
+  wr_json_integer(&j, "heads", info->heads);
+  wr_json_integer(&j, "kv_heads", info->kv_heads);
+  wr_json_integer(&j, "ff", info->ff);
+  wr_json_integer(&j, "vocab", info->vocab);
+  wr_json_integer(&j, "ctx", info->ctx);
+  wr_json_integer(&j, "batch", info->batch);
+  wr_json_integer(&j, "accumulate", info->accumulate);
   wr_json_flag(&j, "tied", info->tied);
   wr_json_string(&j, "tokenizer", info->tokenizer);
   wr_json_string(&j, "precision", info->precision);
   wr_json_string(&j, "remat", info->remat);
-  json_count(&j, "parameters", (int64_t)info->parameters);
+  wr_json_integer(&j, "parameters", (int64_t)info->parameters);
   wr_json_number(&j, "flop_tok", info->flop_tok);
-  json_count(&j, "step", info->step);
-  json_count(&j, "steps", info->steps);
+  wr_json_integer(&j, "step", info->step);
+  wr_json_integer(&j, "steps", info->steps);
   wr_json_flag(&j, "resumed", info->resumed);
   wr_json_string(&j, "note", info->resumed_note);
-  json_count(&j, "data_tokens", (int64_t)info->data_tokens);
-  json_count(&j, "data_docs", (int64_t)info->data_docs);
-  json_count(&j, "data_samples", (int64_t)info->data_samples);
-  json_count(&j, "val_tokens", (int64_t)info->val_tokens);
+  wr_json_integer(&j, "data_tokens", (int64_t)info->data_tokens);
+  wr_json_integer(&j, "data_docs", (int64_t)info->data_docs);
+  wr_json_integer(&j, "data_samples", (int64_t)info->data_samples);
+  wr_json_integer(&j, "val_tokens", (int64_t)info->val_tokens);
   wr_json_number(&j, "peak_gflop_s", info->peak_gflop_s);
   wr_json_number(&j, "predicted_step_s", info->predicted_step_s);
   wr_json_key(&j, "memory");
   wr_json_object(&j);
-  for (size_t i = 0; i < info->n_memory; i++) json_count(&j, info->memory[i].what, (int64_t)info->memory[i].bytes);
+  for (size_t i = 0; i < info->n_memory; i++) wr_json_integer(&j, info->memory[i].what, (int64_t)info->memory[i].bytes);
   wr_json_end(&j);
-  json_count(&j, "planned_bytes", (int64_t)info->planned_bytes);
-  json_count(&j, "aside_bytes", (int64_t)info->aside_bytes);
+  wr_json_integer(&j, "planned_bytes", (int64_t)info->planned_bytes);
+  wr_json_integer(&j, "aside_bytes", (int64_t)info->aside_bytes);
   wr_json_key(&j, "tensors");
   wr_json_array(&j);
   for (size_t i = 0; i < info->n_params; i++) {
@@ -204,7 +200,7 @@ static void json_facts(const weir_trainer_info *info) {
     wr_json_string(&j, "name", info->params[i].name);
     wr_json_string(&j, "kind", info->params[i].kind);
     wr_json_string(&j, "optimizer", info->params[i].optimizer);
-    json_count(&j, "elements", (int64_t)info->params[i].elements);
+    wr_json_integer(&j, "elements", (int64_t)info->params[i].elements);
     wr_json_flag(&j, "decays", info->params[i].decays);
     wr_json_end(&j);
   }
@@ -299,17 +295,17 @@ static void json_step(const weir_train_report *r) {
   wr_json j;
   wr_json_begin(&j, stdout);
   wr_json_object(&j);
-  json_count(&j, "step", r->step);
+  wr_json_integer(&j, "step", r->step);
   wr_json_number(&j, "loss", r->loss);
   if (isfinite(r->val_loss)) wr_json_number(&j, "val_loss", r->val_loss);
   wr_json_number(&j, "lr", r->lr);
   wr_json_number(&j, "grad_norm", r->grad_norm);
-  json_count(&j, "tokens", (int64_t)r->tokens);
+  wr_json_integer(&j, "tokens", (int64_t)r->tokens);
   wr_json_number(&j, "epoch", r->epoch);
   wr_json_number(&j, "tok_s", r->tok_s);
   wr_json_number(&j, "mfu", r->mfu);
   wr_json_number(&j, "loss_scale", r->loss_scale);
-  json_count(&j, "skipped", r->skipped);
+  wr_json_integer(&j, "skipped", r->skipped);
   if (r->event && r->event[0]) wr_json_string(&j, "event", r->event);
   wr_json_key(&j, "seconds");
   wr_json_object(&j);
@@ -322,7 +318,7 @@ static void json_step(const weir_train_report *r) {
   wr_json_number(&j, "checkpoint", r->seconds.checkpoint);
   wr_json_number(&j, "other", r->seconds.other);
   wr_json_end(&j);
-  json_count(&j, "payload_copied", (int64_t)r->payload_copied);
+  wr_json_integer(&j, "payload_copied", (int64_t)r->payload_copied);
   wr_json_key(&j, "bytes_copied");
   wr_json_object(&j);
   for (size_t i = 0; i < r->n_copied; i++) wr_json_number(&j, r->copied[i].what, r->copied[i].bytes);
@@ -377,16 +373,16 @@ static void json_end(const weir_trainer_info *info, const weir_train_report *las
   wr_json_object(&j);
   wr_json_key(&j, "end");
   wr_json_object(&j);
-  json_count(&j, "exit", code);
-  json_count(&j, "step", info->step);
+  wr_json_integer(&j, "exit", code);
+  wr_json_integer(&j, "step", info->step);
   wr_json_number(&j, "loss", last->step ? last->loss : NAN);
   wr_json_number(&j, "seconds", info->seconds.total);
-  json_count(&j, "tokens", (int64_t)info->tokens);
+  wr_json_integer(&j, "tokens", (int64_t)info->tokens);
   wr_json_number(&j, "copy_share", info->seconds.total > 0 ? info->seconds.copy / info->seconds.total : NAN);
   wr_json_number(&j, "data_share", info->seconds.total > 0 ? info->seconds.data / info->seconds.total : NAN);
   wr_json_number(&j, "copied_bytes_tok", info->tokens ? info->bytes_copied / (double)info->tokens : NAN);
-  json_count(&j, "planned_bytes", (int64_t)info->planned_bytes);
-  json_count(&j, "measured_bytes", (int64_t)info->measured_bytes);
+  wr_json_integer(&j, "planned_bytes", (int64_t)info->planned_bytes);
+  wr_json_integer(&j, "measured_bytes", (int64_t)info->measured_bytes);
   wr_json_end(&j);
   wr_json_end(&j);
   wr_json_done(&j);

@@ -59,15 +59,10 @@ struct wr_text_input {
 
 /* ------------------------------------------------------------------------------------------------------------- the files */
 
-static bool ends_with(const char *s, const char *end) {
-  const size_t n = strlen(s), m = strlen(end);
-  return n >= m && memcmp(s + n - m, end, m) == 0;
-}
-
 static bool is_jsonl(const char *path) {
   static const char *const ends[] = {".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"};
   for (size_t i = 0; i < WR_ARRAY_LEN(ends); i++)
-    if (ends_with(path, ends[i])) return true;
+    if (wr_ends_with(path, ends[i])) return true;
   return false;
 }
 

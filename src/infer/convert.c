@@ -226,15 +226,10 @@ static weir_status write_all(converting *c, weir_convert_result *r) {
 
 /* ---- what is refused before anything is opened */
 
-static bool ends_with(const char *s, const char *end) {
-  const size_t n = strlen(s), k = strlen(end);
-  return n >= k && strcmp(s + n - k, end) == 0;
-}
-
 static bool holds_safetensors(const char *path) {
-  bool found = ends_with(path, ".safetensors");
+  bool found = wr_ends_with(path, ".safetensors");
   DIR *d = found ? NULL : opendir(path);
-  for (struct dirent *e; d && !found && (e = readdir(d));) found = ends_with(e->d_name, ".safetensors");
+  for (struct dirent *e; d && !found && (e = readdir(d));) found = wr_ends_with(e->d_name, ".safetensors");
   if (d) closedir(d);
   return found;
 }
@@ -244,7 +239,7 @@ static weir_status check(const char *in, const char *out, const weir_convert_opt
   if (!in || !out) return wr_fail(WEIR_EUSAGE, "converting needs a model to read and a file to write");
   if (holds_safetensors(in))
     return wr_fail(WEIR_EUNSUPPORTED, "%s: safetensors are not read yet; weir converts GGUF files, runs and checkpoints", in);
-  if (ends_with(out, ".safetensors"))
+  if (wr_ends_with(out, ".safetensors"))
     return wr_fail(WEIR_EUNSUPPORTED, "%s: safetensors are not written yet; name a .gguf file", out);
   if (stat(out, &st) != 0) return WEIR_OK;
   if (S_ISDIR(st.st_mode)) return wr_fail(WEIR_EUSAGE, "%s: is a folder; name the .gguf file to write", out);

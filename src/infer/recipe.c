@@ -46,11 +46,6 @@ weir_status wr_recipe_find(const char *name, const wr_recipe **out) {
   return WEIR_EUSAGE;
 }
 
-static bool ends_with(const char *s, const char *end) {
-  const size_t n = strlen(s), k = strlen(end);
-  return n >= k && strcmp(s + n - k, end) == 0;
-}
-
 /* blk.N.…: N; -1: of no layer */
 static int layer_of(const wr_gguf_tensor *t) {
   int layer;
@@ -69,8 +64,8 @@ static wr_gguf_type wanted(const wr_recipe *r, const wr_gguf *g, const wr_gguf_t
   if (t->n_dims < 2 || strcmp(t->name, "position_embd.weight") == 0) return WR_GGUF_F32;
   const char *head = wr_gguf_tensor_find(g, "output.weight") ? "output.weight" : "token_embd.weight";
   if (strcmp(t->name, head) == 0) return r->output;
-  if (ends_with(t->name, ".attn_qkv.weight")) return r->qkv;
-  if (ends_with(t->name, ".attn_v.weight") || ends_with(t->name, ".ffn_down.weight"))
+  if (wr_ends_with(t->name, ".attn_qkv.weight")) return r->qkv;
+  if (wr_ends_with(t->name, ".attn_v.weight") || wr_ends_with(t->name, ".ffn_down.weight"))
     return has_more(layer_of(t), n_layers) ? r->more : r->matrix;
   return r->matrix;
 }

@@ -195,11 +195,6 @@ static weir_status fill(packing *k, int fd, const char *path) {
   return s;
 }
 
-static bool ends_with(const char *s, const char *end) {
-  const size_t n = strlen(s), k = strlen(end);
-  return n >= k && strcmp(s + n - k, end) == 0;
-}
-
 /* A temporary file is locked by the process that fills it; the system lets go of the lock when that process dies. */
 static bool abandoned(const char *path) {
   const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -257,7 +252,7 @@ static void sweep(const char *folder) {
   char path[PATH_MAX + 256];
   for (struct dirent *e; (e = readdir(d));) {
     snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-    if (ends_with(e->d_name, ".tmp") ? abandoned(path) : ends_with(e->d_name, ".pack") && of_gone_checkpoint(path))
+    if (wr_ends_with(e->d_name, ".tmp") ? abandoned(path) : wr_ends_with(e->d_name, ".pack") && of_gone_checkpoint(path))
       unlink(path);
   }
   closedir(d);
@@ -424,7 +419,7 @@ static weir_status list_one(const char *path, const struct stat *st, weir_status
                             void *user) {
   wr_pack_file f = {
       .path = (char *)(uintptr_t)path, .source = (char *)(uintptr_t) "", .bytes = (uint64_t)st->st_size, .stale = true};
-  if (ends_with(path, ".tmp")) {
+  if (wr_ends_with(path, ".tmp")) {
     f.stale = abandoned(path);
     return fn(user, &f);
   }
@@ -451,7 +446,7 @@ weir_status wr_pack_list(weir_status (*fn)(void *user, const wr_pack_file *f), v
   weir_status s = WEIR_OK;
   for (struct dirent *e; s == WEIR_OK && (e = readdir(d));) {
     struct stat st;
-    if (!ends_with(e->d_name, ".pack") && !ends_with(e->d_name, ".tmp")) continue;
+    if (!wr_ends_with(e->d_name, ".pack") && !wr_ends_with(e->d_name, ".tmp")) continue;
     snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
     if (lstat(path, &st) || !S_ISREG(st.st_mode)) continue;
     s = list_one(path, &st, fn, user);
