@@ -99,10 +99,10 @@ def bad_files():
             ("a.jsonl", '{"prompt": "x", "system": "y"}', 1, ("chat",)), ("a.jsonl", '{"prompt": "x", "chat": 1}', 1, ("chat", "true or false")),
             ("a.jsonl", b'{"prompt": "\xff"}', 1, ("column",)), ("a.jsonl", '{"prompt": "x"} {}', 1, ("column",)), ("a.jsonl", good + "[" * 100000, 2, ("column",)),
             ("a.jsonl", '{"prompt": "\\ud800"}', 1, ("column",)), ("a.ndjson", good + "x", 2, ("column",)), ("a.jsonl", good + '{"\x1b[31m": 1}', 2, ("column",)),
-            ("a.jsonl", '{"prompt": "x", "\\u001b[31m": 1}', 1, ("\\x1B",)), ("a.txt", "\n \n", 2, ("no prompt",)), ("a.txt", "", 0, ("no prompt",))):
+            ("a.jsonl", '{"prompt": "x", "\\u001b[31m": 1}', 1, ("\\x1B",)), ("a.txt", "\n \n", 0, ("no prompt",)), ("a.txt", "", 0, ("no prompt",))):
         path = file(text, name)
         r = run("generate", RANDOM, "--parallel", path)
-        refused(r, 3, "%s:%d: " % (path, line), *words)
+        refused(r, 3, "%s:%d: " % (path, line) if line else path + ": ", *words)
         check(b"\x1b" not in r.err, "controls: %r" % r)
     refused(run("generate", RANDOM, "--parallel", file("{"), "--jsonl"), 3, ":1:")
     refused(run("generate", RANDOM, "--parallel", "-", "--jsonl", stdin=b"x"), 3, "standard input:1:")
