@@ -17,7 +17,14 @@
 /* Rows and logits rows, the cheapest first. */
 static const struct {
   int rows, out;
-} buckets[] = {{1, 1}, {8, 1}, {64, 1}, {WR_ENGINE_ROWS, 1}, {WR_ENGINE_OUT, WR_ENGINE_OUT}, {WR_ENGINE_ROWS, WR_ENGINE_OUT}};
+} buckets[] = {{1, 1},
+               {4, 4},
+               {8, 1},
+               {16, 16},
+               {64, 1},
+               {WR_ENGINE_ROWS, 1},
+               {WR_ENGINE_OUT, WR_ENGINE_OUT},
+               {WR_ENGINE_ROWS, WR_ENGINE_OUT}};
 enum { N_BUCKETS = WR_ARRAY_LEN(buckets) };
 
 typedef struct bucket_plan {
@@ -78,11 +85,8 @@ static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bo
     wr_bind(&b->program, b->io.k[i], &e->state, layer_offset(e, i, false));
     wr_bind(&b->program, b->io.v[i], &e->state, layer_offset(e, i, true));
   }
-  const wr_plan_options options = {.classes = &e->classes,
-                                   .tune = &e->model->ctx->tune,
-                                   .use = e->model->use,
-                                   .profile = profiled,
-                                   .arena = e->arena};
+  const wr_plan_options options = {
+      .classes = &e->classes, .tune = &e->model->ctx->tune, .use = e->model->use, .profile = profiled, .arena = e->arena};
   pthread_mutex_lock(&e->model->ctx->lock);
   const weir_status s = wr_plan_make(&b->program, &e->model->ctx->mem, &options, &b->plan);
   pthread_mutex_unlock(&e->model->ctx->lock);
