@@ -7,7 +7,8 @@
 #   make WERROR=0               warnings are errors in a git checkout only; this turns it off there, WERROR=1 on elsewhere
 #
 # Sources are found, not listed: a new file under src/ or tests/ is picked up, headers are tracked by the compiler (-MMD).
-# Files named *_cpu.c are compiled once for each instruction set (below), *_cpu_ISA.c once for that one.
+# Files named *_cpu.c are compiled once for each instruction set (below), *_cpu_ISA.c once for that one; *_dev.c are compiled for the
+# host, which emulates them, and put into the library as text.
 
 VARIANT ?= release
 PREFIX  ?= /usr/local
@@ -83,8 +84,9 @@ CPU_SRC  := $(filter %_cpu.c,$(LIB_SRC))
 ONE_SRC  := $(foreach i,$(ISAS),$(filter %_cpu_$(i).c,$(LIB_SRC)))
 ANY_SRC  := $(foreach s,$(LIB_SRC),$(if $(findstring _cpu_,$(notdir $(s))),,$(filter-out %_cpu.c,$(s))))
 CASES    := $(sort $(wildcard src/ops/*/*.cases))
+DEV_SRC  := $(sort $(wildcard src/ops/*/*_dev.c))
 
-LIB_OBJ  := $(ANY_SRC:%.c=$(B)/%.o) $(foreach i,$(ISAS),$(CPU_SRC:%.c=$(B)/%.$(i).o)) $(ONE_SRC:%.c=$(B)/%.o) $(B)/gen/cases.o
+LIB_OBJ  := $(ANY_SRC:%.c=$(B)/%.o) $(foreach i,$(ISAS),$(CPU_SRC:%.c=$(B)/%.$(i).o)) $(ONE_SRC:%.c=$(B)/%.o) $(B)/gen/cases.o $(B)/gen/kernels.o
 CLI_OBJ  := $(CLI_SRC:%.c=$(B)/%.o)
 LIB      := $(B)/libweir.a
 PROGRAM  := $(if $(CLI_SRC),$(B)/weir)
@@ -172,7 +174,7 @@ $(B)/command: FORCE
 	@mkdir -p $(@D) && echo '$(CC) $(CFLAGS_ALL) $(foreach i,$(ISAS),$(ISA_$(i)))' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || { tools/deps --check $(CC) $(INCLUDES) && mv $@.new $@; }
 $(B)/objects: FORCE
-	@mkdir -p $(@D) && echo '$(LIB_OBJ) $(CASES)' >$@.new
+	@mkdir -p $(@D) && echo '$(LIB_OBJ) $(CASES) $(DEV_SRC)' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 FORCE:
 
@@ -196,6 +198,10 @@ $(foreach i,$(ISAS),$(eval $(call isa_rules,$(i))))
 
 $(B)/gen/cases.c: $(CASES) $(B)/objects tools/embed
 	@mkdir -p $(@D) && tools/embed $(CASES) >$@
+
+# kernels of the dialect as text, for the devices that compile them when weir runs
+$(B)/gen/kernels.c: $(DEV_SRC) $(wildcard src/device/dialect*.h src/ops/*_dev.h src/ops/*/*_dev.h) $(B)/objects tools/embed-kernels
+	@mkdir -p $(@D) && tools/embed-kernels $(DEV_SRC) >$@
 
 $(LIB): $(LIB_OBJ) $(B)/objects
 	@echo "  AR $@" && rm -f $@ && ar rcs $@ $(LIB_OBJ)

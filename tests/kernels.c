@@ -6,11 +6,12 @@
  *   kernels --list               the rows, their numeric class and how many cases take them
  *   kernels --only PATTERN       the same as PATTERN
  *   kernels --flop N             leave out the cases that take more operations (under an emulator)
+ *   kernels --device NAME        which device runs the rows of the dialect (emu)
  *   kernels --bits               print a hash of each result of each class and case, to be compared with another build's
  *
  * For each row and case: the result against the op's reference row run on doubles, within the tolerance of the dtype table;
  * guard bands and padding whole, inputs unchanged, rows past `live` untouched; outputs and scratch full of NaN before; the
- * same bits on 1, 2 and 3 threads and when repeated, from every row of one numeric class, for a row alone and in company, in
+ * same bits on 1, 2 and 3 threads (of the dialect: in three orders of work items) and when repeated, from every row of one numeric class, for a row alone and in company, in
  * place, without the optional outputs; adding to an output where the op can. For each op with a gradient: the real gradient
  * pass against finite differences, in double. The program catches faults that are planted in rows of its own. A new row or op
  * needs no line here.
@@ -21,8 +22,11 @@
 #include "ops/matmul/matmul_i.h"
 #include "ops/ops.h"
 
-enum { TEAMS = 3 }; /* devices of 1, 2, 3 threads */
-static wr_device *devices[TEAMS];
+enum { TEAMS = 3 };                   /* devices of 1, 2, 3 threads; */
+static wr_device *cpus[TEAMS], *others[TEAMS]; /* emulated: forwards, backwards, shuffled; others: the same three times */
+static wr_device *device_of(const wr_row *row, int team) {
+  return strcmp(row->device, cpus[team]->api->rows) == 0 ? cpus[team] : others[team];
+}
 static int passed, failed, skipped;
 static const char *only = "";
 static double flop_limit = INFINITY;
@@ -149,17 +153,17 @@ static bool all_close(const wr_trial *t, const wr_trial *ref, const about *a) {
 
 static bool run_once(wr_trial *t, const wr_row *row, int team, const about *a) {
   char why[160];
-  if (wr_trial_run(t, row, devices[team], 1, NULL) != WEIR_OK) return fault(a, "%s", weir_last_error());
+  if (wr_trial_run(t, row, device_of(row, team), 1, NULL) != WEIR_OK) return fault(a, "%s", weir_last_error());
   return wr_trial_intact(t, why, sizeof why) || fault(a, "%s", why);
 }
 
 static bool reset(wr_trial *t, const wr_row *row, int team, const about *a) {
-  return wr_trial_reset(t, row, devices[team]->n_threads) == WEIR_OK || fault(a, "%s", weir_last_error());
+  return wr_trial_reset(t, row, device_of(row, team)->n_threads) == WEIR_OK || fault(a, "%s", weir_last_error());
 }
 
 static bool refused(const wr_trial *t, const wr_row *row) {
   char why[160];
-  return wr_row_refuses(t->op, row, &t->call, devices[0], why, sizeof why) != NULL;
+  return wr_row_refuses(t->op, row, &t->call, device_of(row, 0), why, sizeof why) != NULL;
 }
 
 /* ---- the checks of one row on one case; each leaves t->call as it was */
@@ -361,7 +365,7 @@ static bool check_gradient_of(wr_case *c, wr_program *p, const about *a) {
     if (wr_type(p, c->inputs[i].value)->dtype == WR_F64 && p->values[c->inputs[i].value].kind != WR_STATE)
       wrt[n_wrt++] = c->inputs[i].value;
   if (!n || !n_wrt) return fault(a, "nothing to differentiate; say grad=0");
-  wr_mem_init(&mem, devices[1], 0);
+  wr_mem_init(&mem, cpus[1], 0);
   wr_plan_options options = {.poison = true};
   if (wr_pass_grad(p, y, dy, n, wrt, n_wrt) != WEIR_OK || wr_check(p) != WEIR_OK ||
       wr_plan_make(p, &mem, &options, &plan) != WEIR_OK)
@@ -428,9 +432,9 @@ typedef struct class_result {
   result out;
 } class_result;
 
-/* What other builds must get too. Not the references, which take libm as it is, nor what a library computes. */
+/* What other builds must get too. Not the references, which take libm as it is, as the dialect's do, nor what a library computes. */
 static void bits_of(const wr_trial *t, const wr_row *row, const result *out) {
-  if (strcmp(row->klass, "ref") == 0 || strcmp(row->klass, "onednn") == 0) return;
+  if (strcmp(row->klass, "ref") == 0 || strcmp(row->klass, "onednn") == 0 || row->launch) return;
   uint64_t h = 0;
   for (int k = 0; k < WR_MAX_ARGS; k++)
     for (int64_t r = 0; out->data[k] && r < (int64_t)t->args[k].rows; r++)
@@ -555,16 +559,16 @@ static const struct {
   wr_row row;
   const char *says;
 } plants[] = {
-    {{"planted_none", "cpu", 0, "", "x", NULL, NULL, plant_none}, NULL},
-    {{"planted_write_past_the_end", "cpu", 0, "", "x", NULL, NULL, plant_past_end}, "out of bounds of y"},
-    {{"planted_write_before_the_start", "cpu", 0, "", "x", NULL, NULL, plant_before_start}, "out of bounds of y"},
-    {{"planted_missing_write", "cpu", 0, "", "x", NULL, NULL, plant_missing}, "got"},
-    {{"planted_write_to_a_dead_row", "cpu", 0, "", "x", NULL, NULL, plant_dead_row}, "are live"},
-    {{"planted_wrong_value", "cpu", 0, "", "x", NULL, NULL, plant_wrong}, "of the rms"},
-    {{"planted_thread_dependence", "cpu", 0, "", "x", NULL, NULL, plant_thread}, "threads"},
-    {{"planted_changed_input", "cpu", 0, "", "x", NULL, NULL, plant_input}, "input b"},
-    {{"planted_not_in_place", "cpu", 0, "", "x", NULL, NULL, plant_in_place}, "in place"},
-    {{"planted_company_dependence", "cpu", 0, "", "x", NULL, NULL, plant_company}, "alone"},
+    {{"planted_none", "cpu", 0, "", "x", NULL, NULL, plant_none, NULL}, NULL},
+    {{"planted_write_past_the_end", "cpu", 0, "", "x", NULL, NULL, plant_past_end, NULL}, "out of bounds of y"},
+    {{"planted_write_before_the_start", "cpu", 0, "", "x", NULL, NULL, plant_before_start, NULL}, "out of bounds of y"},
+    {{"planted_missing_write", "cpu", 0, "", "x", NULL, NULL, plant_missing, NULL}, "got"},
+    {{"planted_write_to_a_dead_row", "cpu", 0, "", "x", NULL, NULL, plant_dead_row, NULL}, "are live"},
+    {{"planted_wrong_value", "cpu", 0, "", "x", NULL, NULL, plant_wrong, NULL}, "of the rms"},
+    {{"planted_thread_dependence", "cpu", 0, "", "x", NULL, NULL, plant_thread, NULL}, "threads"},
+    {{"planted_changed_input", "cpu", 0, "", "x", NULL, NULL, plant_input, NULL}, "input b"},
+    {{"planted_not_in_place", "cpu", 0, "", "x", NULL, NULL, plant_in_place, NULL}, "in place"},
+    {{"planted_company_dependence", "cpu", 0, "", "x", NULL, NULL, plant_company, NULL}, "alone"},
 };
 
 static void test_plants(void) {
@@ -648,7 +652,7 @@ static void count_case(wr_case *c) {
 }
 
 static const char *isa_missing(const wr_row *row) {
-  return wr_isa_missing(row->isa, devices[0]->isa);
+  return wr_isa_missing(row->isa, cpus[0]->isa);
 }
 
 /* A row that no case takes is a row that nobody tests. */
@@ -733,6 +737,7 @@ static int perf(const char *pattern, int threads, int reps, bool json) {
 }
 
 int main(int argc, char **argv) {
+  const wr_device_api *api = &wr_device_emu;
   bool is_perf = false, is_list = false, json = false;
   int threads = 0, reps = 0;
   for (int i = 1; i < argc; i++) {
@@ -752,6 +757,8 @@ int main(int argc, char **argv) {
       flop_limit = atof(argv[++i]);
     else if (strcmp(argv[i], "--bits") == 0)
       print_bits = true;
+    else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc && wr_device_find(argv[i + 1]))
+      api = wr_device_find(argv[++i]);
     else if (argv[i][0] != '-')
       only = argv[i];
     else {
@@ -762,7 +769,8 @@ int main(int argc, char **argv) {
   if (is_perf) return perf(only, threads, reps, json);
   setvbuf(stdout, NULL, _IOLBF, 0);
   for (int i = 0; i < TEAMS; i++)
-    if (wr_device_cpu.open(&(wr_device_options){.threads = i + 1}, &devices[i]) != WEIR_OK) {
+    if (wr_device_cpu.open(&(wr_device_options){.threads = i + 1}, &cpus[i]) != WEIR_OK ||
+        api->open(&(wr_device_options){.threads = 1, .order = i}, &others[i]) != WEIR_OK) {
       fprintf(stderr, "kernels: %s\n", weir_last_error());
       return 1;
     }
@@ -780,7 +788,10 @@ int main(int argc, char **argv) {
     printf("SKIP kernels.large: %d cases of more than %g operations\n", too_large, flop_limit);
     skipped++;
   }
-  for (int i = 0; i < TEAMS; i++) devices[i]->api->close(devices[i]);
+  for (int i = 0; i < TEAMS; i++) {
+    cpus[i]->api->close(cpus[i]);
+    api->close(others[i]);
+  }
   printf("kernels: %d passed, %d failed, %d skipped\n", passed, failed, skipped);
   return failed ? 1 : 0;
 }

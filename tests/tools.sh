@@ -32,6 +32,8 @@ right ops/rnn/rnn.c core/dtype/dtype.h
 right model/llama.c text/text.h
 right serve/http.c infer/infer.h
 right cli/main.c cli/cli_i.h
+right ops/rnn/rnn_dev.c device/dialect.h
+wrong ops/rnn/rnn.c device/dialect.h
 wrong base/team.c device/device.h
 wrong memory/pages.c comm/comm.h
 wrong core/plan.c ops/ops.h

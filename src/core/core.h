@@ -167,7 +167,7 @@ struct wr_op {
 /* A kernel: one row = declared, chosen, tested, benchmarked. */
 struct wr_row {
   const char *name;    /* <op>[_bwd]_<types>_<device>[_<isa>][_<trick>]: also the function */
-  const char *device;  /* "cpu". The null device, which runs nothing, takes any row */
+  const char *device;  /* "cpu", or "dev": device/dialect.h. The null device, which runs nothing, takes any row */
   uint32_t isa;        /* level and feature bits that it needs */
   /* Argument constraints, space separated: "x:f32 w:q8_0/pack16 y:f32". "arg:a|b" alternatives; layout after '/', plain if absent,
    * an asterisk stands for any dtype or any layout; arguments not named must be plain f32 (floats) or i32 (tables) or absent. */
@@ -176,6 +176,7 @@ struct wr_row {
   const char *(*refuse)(const wr_call *c);                 /* NULL or a printable reason; shapes only, data may be NULL */
   size_t (*scratch)(const wr_call *c, int n_threads);      /* bytes; NULL: none */
   wr_kernel_fn run;
+  wr_launch_fn *launch; /* device "dev": instead of run */
 };
 #define WR_ROW_FN(fn) void fn(const wr_call *c, const wr_worker *w)
 

@@ -150,6 +150,7 @@ static weir_status resolve(wr_plan *plan, const wr_memory_plan *m) {
     wr_cost cost = {0};
     if (in->op->cost) in->op->cost(&step->call, &cost);
     *step = (wr_step){.run = in->row->run,
+                      .launch = in->row->launch,
                       .name = in->row->name,
                       .bytes = cost.read_bytes + cost.write_bytes,
                       .flop = cost.flop,
@@ -209,7 +210,8 @@ static weir_status make(wr_plan *plan, wr_memory_plan *m) {
   WR_TRY(place_unbound(plan, WR_STATE, WR_MEM_STATE, &plan->states));
   WR_TRY(resolve(plan, m));
   plan->fingerprint = fingerprint(plan);
-  return WEIR_OK;
+  const wr_device_api *api = plan->mem->device->api;
+  return api->prepare ? api->prepare(plan->mem->device, &plan->list) : WEIR_OK;
 }
 
 weir_status wr_plan_make(wr_program *p, wr_mem *mem, const wr_plan_options *options, wr_plan *out) {
@@ -229,6 +231,7 @@ weir_status wr_plan_make(wr_program *p, wr_mem *mem, const wr_plan_options *opti
 
 void wr_plan_free(wr_plan *plan) {
   if (!plan->mem) return;
+  if (plan->list.prepared) plan->mem->device->api->release(plan->mem->device, &plan->list);
   if (!plan->borrowed_arena) wr_mem_free(plan->mem, WR_MEM_ACTIVATIONS, &plan->arena);
   wr_mem_free(plan->mem, WR_MEM_IO, &plan->io);
   wr_mem_free(plan->mem, WR_MEM_WEIGHTS, &plan->params);

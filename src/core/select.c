@@ -53,9 +53,8 @@ static bool types_match(const char *types, const wr_op_arg *arg, const wr_arg *a
 }
 
 const char *wr_row_refuses(const wr_op *op, const wr_row *row, const wr_call *c, const wr_device *d, char *buf, size_t cap) {
-  const bool null_device = d->api == &wr_device_null;
-  if (!null_device && strcmp(row->device, d->api->name) != 0) {
-    snprintf(buf, cap, "is for device %s", row->device);
+  if (d->api->rows && strcmp(row->device, d->api->rows) != 0) {
+    snprintf(buf, cap, "is for %s", strcmp(row->device, "cpu") == 0 ? "the CPU" : "other devices");
     return buf;
   }
   const char *missing = wr_isa_missing(row->isa, d->isa);

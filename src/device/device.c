@@ -1,7 +1,7 @@
-/* The table of devices, and how a step's work is shared out among the threads of a team. */
+/* The table of devices, memory of the host as devices have it, and how a step's work is shared out among the threads of a team. */
 #include "device/device.h"
 
-const wr_device_api *const wr_devices[] = {&wr_device_cpu, &wr_device_null};
+const wr_device_api *const wr_devices[] = {&wr_device_cpu, &wr_device_emu, &wr_device_null};
 const int wr_devices_n = (int)WR_ARRAY_LEN(wr_devices);
 
 const wr_device_api *wr_device_find(const char *name) {
@@ -26,4 +26,49 @@ bool wr_take(const wr_worker *w, int phase, int64_t n, int64_t grain, int64_t *b
     return true;
   }
   return false;
+}
+
+/* ------------------------------------------------------------------------------------------------- memory of the host */
+
+weir_status wr_host_alloc(wr_device *d, size_t bytes, bool huge, const char *what, wr_buf *out) {
+  void *p = wr_pages_alloc(WR_MAX(bytes, (size_t)1), huge);
+  if (!p) return wr_fail_nomem(bytes, what);
+  *out = (wr_buf){.device = d, .addr = p, .bytes = bytes};
+  d->used_bytes += bytes;
+  d->peak_bytes = WR_MAX(d->peak_bytes, d->used_bytes);
+  return WEIR_OK;
+}
+
+void wr_host_free(wr_device *d, wr_buf *b) {
+  if (b->addr && !b->imported) {
+    wr_pages_free(b->addr, WR_MAX(b->bytes, (size_t)1));
+    d->used_bytes -= b->bytes;
+  }
+  *b = (wr_buf){0};
+}
+
+weir_status wr_host_import(wr_device *d, const void *host, size_t bytes, wr_buf *out) {
+  *out = (wr_buf){.device = d, .addr = (void *)(uintptr_t)host, .bytes = bytes, .imported = true};
+  return WEIR_OK;
+}
+
+weir_status wr_host_write(wr_device *d, wr_buf *dst, size_t offset, const void *src, size_t n) {
+  (void)d;
+  if (offset > dst->bytes || n > dst->bytes - offset)
+    return wr_fail(WEIR_EUSAGE, "write of %zu bytes at %zu is past the end of a buffer of %zu bytes", n, offset, dst->bytes);
+  if (n) memcpy((char *)dst->addr + offset, src, n);
+  return WEIR_OK;
+}
+
+weir_status wr_host_read(wr_device *d, const wr_buf *src, size_t offset, void *dst, size_t n) {
+  (void)d;
+  if (offset > src->bytes || n > src->bytes - offset)
+    return wr_fail(WEIR_EUSAGE, "read of %zu bytes at %zu is past the end of a buffer of %zu bytes", n, offset, src->bytes);
+  if (n) memcpy(dst, (const char *)src->addr + offset, n);
+  return WEIR_OK;
+}
+
+void *wr_host_addr(wr_device *d, const wr_buf *b) {
+  (void)d;
+  return b->addr;
 }

@@ -56,6 +56,30 @@ enum { WR_TAKE_PHASES = 2 };
 
 typedef void (*wr_kernel_fn)(const wr_call *c, const wr_worker *w);
 
+/* ---- kernels of devices other than the CPU, written once for all of them: device/dialect.h */
+typedef struct wr_dev_kernel {
+  const char *name, *source; /* its function; the file that it stands in: wr_dev_sources */
+  int items, n_args;         /* of a group; arguments of the call that it gets, from the first on */
+  void (*emulate)(void **args);
+} wr_dev_kernel;
+
+/* The kernels that a call takes, one after another, each with its grid of groups, and the numbers that they read. */
+enum { WR_LAUNCH_KERNELS = 4, WR_LAUNCH_NUMBERS = 12 };
+typedef struct wr_launch {
+  struct { const wr_dev_kernel *kernel; int64_t groups[3]; } kernels[WR_LAUNCH_KERNELS];
+  int n_kernels;
+  int64_t n[WR_LAUNCH_NUMBERS];
+  float f[WR_LAUNCH_NUMBERS];
+} wr_launch;
+/* Of a row of such a device: from shapes and parameters, for the whole bucket; *out is zero. */
+typedef void wr_launch_fn(const wr_call *c, wr_launch *out);
+void wr_launch_add(wr_launch *l, const wr_dev_kernel *k, int64_t x, int64_t y, int64_t z); /* a grid with a 0 in it is left out */
+
+/* The text of each *_dev.c file, with what it includes of the dialect: tools/embed-kernels. */
+typedef struct wr_dev_source { const char *path, *text; } wr_dev_source;
+extern const wr_dev_source wr_dev_sources[];
+extern const int wr_dev_sources_n;
+
 /* Rows of argument i that are alive in this run. */
 static inline int64_t wr_live_rows(const wr_call *c, int i) {
   const wr_arg *a = &c->args[i];
@@ -75,7 +99,8 @@ static inline void wr_barrier(const wr_worker *w) {
 
 /* ---- a list of calls, as the plan hands it to a device */
 typedef struct wr_step {
-  wr_kernel_fn run;
+  wr_kernel_fn run;     /* the CPU's; NULL: launch */
+  wr_launch_fn *launch; /* other devices' */
   const char *name;  /* the row's name: in profiles and in the null device's counts */
   bool barrier;      /* all earlier steps must have finished before this one starts */
   double bytes, flop; /* by the op's cost rule at full bucket: what the null device counts */
@@ -87,6 +112,7 @@ typedef struct wr_list {
   int n;
   uint64_t *step_ns; /* NULL, or [n]: filled with the wall time of each step (to its end on the slowest thread) */
   atomic_int *take;  /* CPU: [n_threads][wr_list_take_stride(n)], owned by the list */
+  void *prepared;    /* the device's own, see prepare */
 } wr_list;
 /* atomic_ints between two threads' counters: whole cache lines, so that a thread's own counters are its own. */
 static inline int wr_list_take_stride(int n_steps) { return (n_steps * WR_TAKE_PHASES + 15) / 16 * 16; }
@@ -105,10 +131,12 @@ typedef struct wr_buf {
 typedef struct wr_device_options {
   int threads; /* 0: all usable physical cores */
   bool pin;
+  int order; /* emu: of the work items, see device/emu/emu.c */
 } wr_device_options;
 
 typedef struct wr_device_api {
   const char *name; /* "cpu", "null" */
+  const char *rows; /* the rows that it runs: wr_row.device; NULL: runs nothing, any row will do */
   const char *doc;
   weir_status (*open)(const wr_device_options *options, wr_device **out);
   void (*close)(wr_device *d);
@@ -118,22 +146,34 @@ typedef struct wr_device_api {
   weir_status (*write)(wr_device *d, wr_buf *dst, size_t offset, const void *src, size_t n);
   weir_status (*read)(wr_device *d, const wr_buf *src, size_t offset, void *dst, size_t n);
   void *(*host)(wr_device *d, const wr_buf *b);                                     /* NULL: the host cannot see it */
+  /* Once for a list, before its first run: what can fail or takes long (compiling kernels). Both NULL: nothing to do. */
+  weir_status (*prepare)(wr_device *d, wr_list *list);
+  void (*release)(wr_device *d, wr_list *list);
   weir_status (*run)(wr_device *d, wr_list *list);
 } wr_device_api;
 
 struct wr_device {
   const wr_device_api *api;
-  wr_team *team;     /* cpu only */
+  wr_team *team;     /* the host's threads: kernels of the CPU, and the host's own work beside any device. NULL: runs nothing */
   int n_threads;     /* 1 on devices without a team */
   uint32_t isa;      /* cpu: WR_ISA_* levels and features that kernels may use */
+  int64_t launches;  /* kernels of the dialect that were started since it was opened */
   size_t used_bytes, peak_bytes;
   void *priv;
 };
 
-extern const wr_device_api wr_device_cpu, wr_device_null;
+extern const wr_device_api wr_device_cpu, wr_device_emu, wr_device_null;
 const wr_device_api *wr_device_find(const char *name); /* NULL: no such device */
 extern const wr_device_api *const wr_devices[];
 extern const int wr_devices_n;
+
+/* Memory of the host, for the devices whose memory it is: device.c. */
+weir_status wr_host_alloc(wr_device *d, size_t bytes, bool huge, const char *what, wr_buf *out);
+void wr_host_free(wr_device *d, wr_buf *b);
+weir_status wr_host_import(wr_device *d, const void *host, size_t bytes, wr_buf *out);
+weir_status wr_host_write(wr_device *d, wr_buf *dst, size_t offset, const void *src, size_t n);
+weir_status wr_host_read(wr_device *d, const wr_buf *src, size_t offset, void *dst, size_t n);
+void *wr_host_addr(wr_device *d, const wr_buf *b);
 
 /* What the null device saw since it was opened. */
 typedef struct wr_null_counts { int64_t runs, calls; double bytes, flop; size_t allocated_bytes; } wr_null_counts;

@@ -103,7 +103,7 @@ weir_status wr_trial_run(wr_trial *t, const wr_row *row, wr_device *d, int n, ui
   list.take = wr_calloc(takes, sizeof *list.take);
   weir_status s = list.steps && list.take ? WEIR_OK : wr_fail_nomem((size_t)n * sizeof *list.steps, "a list of test calls");
   for (int i = 0; i < n && s == WEIR_OK; i++)
-    list.steps[i] = (wr_step){.run = row->run, .name = row->name, .barrier = true, .call = t->call};
+    list.steps[i] = (wr_step){.run = row->run, .launch = row->launch, .name = row->name, .barrier = true, .call = t->call};
   uint64_t before = wr_now_ns();
   if (s == WEIR_OK) s = d->api->run(d, &list);
   if (ns) *ns = wr_now_ns() - before;

@@ -26,49 +26,6 @@ static void cpu_close(wr_device *d) {
   wr_free(d);
 }
 
-static weir_status cpu_alloc(wr_device *d, size_t bytes, bool huge, const char *what, wr_buf *out) {
-  void *p = wr_pages_alloc(WR_MAX(bytes, (size_t)1), huge);
-  if (!p) return wr_fail_nomem(bytes, what);
-  *out = (wr_buf){.device = d, .addr = p, .bytes = bytes};
-  d->used_bytes += bytes;
-  d->peak_bytes = WR_MAX(d->peak_bytes, d->used_bytes);
-  return WEIR_OK;
-}
-
-static void cpu_free(wr_device *d, wr_buf *b) {
-  if (b->addr && !b->imported) {
-    wr_pages_free(b->addr, WR_MAX(b->bytes, (size_t)1));
-    d->used_bytes -= b->bytes;
-  }
-  *b = (wr_buf){0};
-}
-
-static weir_status cpu_import(wr_device *d, const void *host, size_t bytes, wr_buf *out) {
-  *out = (wr_buf){.device = d, .addr = (void *)(uintptr_t)host, .bytes = bytes, .imported = true};
-  return WEIR_OK;
-}
-
-static weir_status cpu_write(wr_device *d, wr_buf *dst, size_t offset, const void *src, size_t n) {
-  (void)d;
-  if (offset > dst->bytes || n > dst->bytes - offset)
-    return wr_fail(WEIR_EUSAGE, "write of %zu bytes at %zu is past the end of a buffer of %zu bytes", n, offset, dst->bytes);
-  if (n) memcpy((char *)dst->addr + offset, src, n);
-  return WEIR_OK;
-}
-
-static weir_status cpu_read(wr_device *d, const wr_buf *src, size_t offset, void *dst, size_t n) {
-  (void)d;
-  if (offset > src->bytes || n > src->bytes - offset)
-    return wr_fail(WEIR_EUSAGE, "read of %zu bytes at %zu is past the end of a buffer of %zu bytes", n, offset, src->bytes);
-  if (n) memcpy(dst, (const char *)src->addr + offset, n);
-  return WEIR_OK;
-}
-
-static void *cpu_host(wr_device *d, const wr_buf *b) {
-  (void)d;
-  return b->addr;
-}
-
 typedef struct walk {
   wr_device *device;
   wr_list *list;
@@ -105,14 +62,15 @@ static weir_status cpu_run(wr_device *d, wr_list *list) {
 
 const wr_device_api wr_device_cpu = {
     .name = "cpu",
+    .rows = "cpu",
     .doc = "this machine's processor and memory",
     .open = cpu_open,
     .close = cpu_close,
-    .alloc = cpu_alloc,
-    .free = cpu_free,
-    .import = cpu_import,
-    .write = cpu_write,
-    .read = cpu_read,
-    .host = cpu_host,
+    .alloc = wr_host_alloc,
+    .free = wr_host_free,
+    .import = wr_host_import,
+    .write = wr_host_write,
+    .read = wr_host_read,
+    .host = wr_host_addr,
     .run = cpu_run,
 };
