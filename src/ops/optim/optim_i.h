@@ -10,6 +10,7 @@ enum { SGD_PARAM, SGD_GRAD, SGD_M };
 enum { SUMSQ_X, SUMSQ_Y };
 enum { WR_SUMSQ_PIECE = 1024 };
 
+size_t optim_dev_scratch(const wr_call *c, int n_threads); /* of sums over pieces: optim_dev.c */
 wr_vtype wr_optim_case_weights(wr_case *c); /* of the keys rows, d, [dtype], [layout] */
 
 #endif
