@@ -18,7 +18,8 @@
  * - Items of a group exchange data through SHARED only, groups not at all: what depends on other groups is a kernel of its own.
  * - BARRIER() and whatever calls it stand in uniform control flow.
  * - Sums have an order that depends on positions only, so that neither company nor the size of the grid changes a bit.
- * - Rows past LIVE() are skipped, not left out of the grid: grids come from the bucket.
+ * - Rows past LIVE() are skipped, not left out of the grid: grids come from the bucket. The second and third extent of a grid are at
+ *   most 65,535, a group's items 1,024.
  */
 #ifndef WR_DIALECT_H
 #define WR_DIALECT_H
@@ -136,8 +137,8 @@ DEV void atomic_add_u32(GLOBAL u32 *at, u32 x) { atomicAdd(at, x); }
 #define LOCAL
 #define CONSTANT static const
 #define DEV static inline __attribute__((unused))
-/* SHARED memory is made NaN before a group begins; under AddressSanitizer it has guards instead, which gcc gives to no section. */
-#if defined(__SANITIZE_ADDRESS__)
+/* SHARED memory is made NaN before a group begins; under AddressSanitizer it has guards instead, which compilers give to no section. */
+#if WR_EMU_ASAN
 #define SHARED static
 #else
 #define SHARED static __attribute__((section("wr_shared"), used))

@@ -23,10 +23,17 @@ weir_status wr_launch_make(const wr_step *step, wr_launch *out) {
   step->launch(&step->call, out);
   if (out->n_kernels > WR_LAUNCH_KERNELS)
     return wr_fail(WEIR_EFAIL, "%s starts %d kernels, a call takes %d", step->name, out->n_kernels, WR_LAUNCH_KERNELS);
-  for (int i = 0; i < out->n_kernels; i++)
+  for (int i = 0; i < out->n_kernels; i++) {
+    const wr_dev_kernel *k = out->kernels[i].kernel;
+    const int64_t *groups = out->kernels[i].groups;
+    if (k->items < 1 || k->items > WR_LAUNCH_ITEMS)
+      return wr_fail(WEIR_EFAIL, "kernel %s has groups of %d items, a device takes %d", k->name, k->items, WR_LAUNCH_ITEMS);
     for (int d = 0; d < 3; d++)
-      if (out->kernels[i].groups[d] < 1 || out->kernels[i].groups[d] > INT32_MAX)
-        return wr_fail(WEIR_EFAIL, "%s: a grid of %lld groups", step->name, (long long)out->kernels[i].groups[d]);
+      if (groups[d] < 1 || groups[d] > (d ? WR_LAUNCH_GROUPS_YZ : WR_LAUNCH_GROUPS))
+        return wr_fail(WEIR_EFAIL, "kernel %s: a grid of %lld x %lld x %lld groups, a device takes %d x %d x %d", k->name,
+                       (long long)groups[0], (long long)groups[1], (long long)groups[2], WR_LAUNCH_GROUPS, WR_LAUNCH_GROUPS_YZ,
+                       WR_LAUNCH_GROUPS_YZ);
+  }
   return WEIR_OK;
 }
 

@@ -5,31 +5,44 @@
  * backwards, or shuffled anew at every turn (wr_device_options.order 0, 1, or a seed). What the kernels may not do shows so:
  * - a missing barrier: other bits in another order; ThreadSanitizer names both lines, since it takes fibers for threads that only barriers
  *   order.
- * - items that come to different barriers, or to none: the run fails and names the places.
- * - reads of SHARED memory that nobody wrote: it is NaN before each group. Writes past it, and past an argument: AddressSanitizer.
+ * - items that come to different barriers, or to none: the run fails and names the places. A place is a line: two calls of a function that
+ *   has a barrier are not told apart.
+ * - reads of SHARED memory that nobody wrote: it is NaN before each group. Accesses past it, and past an argument: AddressSanitizer.
+ * - more than 64 KB of an item's own arrays: a fault at the guard page below its stack.
  *
  * Not for speed, and one run at a time in a process: SHARED memory is static. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include "device/dialect.h"
 #include "device/launch_i.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-  #include <sanitizer/common_interface_defs.h>
+#if WR_EMU_ASAN
+  #include <sanitizer/asan_interface.h>
+  #define ASAN(...) __VA_ARGS__
+#else
+  #define ASAN(...)
 #endif
-#if defined(__SANITIZE_THREAD__)
+/* What runs on a fiber's stack and reads what the scheduler writes is not for ThreadSanitizer's eyes. */
+#if WR_EMU_TSAN
   #include <sanitizer/tsan_interface.h>
+  #define TSAN(...) __VA_ARGS__
+  #define UNWATCHED __attribute__((no_sanitize("thread")))
+#else
+  #define TSAN(...)
+  #define UNWATCHED
 #endif
 
-enum { STACK_BYTES = 64 << 10, ITEMS_MAX = 1024 };
-typedef enum state { READY, AT_BARRIER, DONE } state;
+enum { STACK_BYTES = 64 << 10 };
+typedef enum state { AT_BARRIER, DONE, GONE } state; /* DONE: with this group; GONE: its stack is nobody's */
 
 typedef struct fiber {
   state state;
   int number;
-  const char *file; /* of the barrier it waits at, or came to last */
+  const char *file; /* of the barrier it waits at */
   int line;
   unsigned barriers;
   char *stack;
@@ -38,12 +51,8 @@ typedef struct fiber {
 #else
   ucontext_t context;
 #endif
-#if defined(__SANITIZE_ADDRESS__)
-  void *fake;
-#endif
-#if defined(__SANITIZE_THREAD__)
-  void *tsan;
-#endif
+  ASAN(void *fake;)
+  TSAN(void *tsan;)
 } fiber;
 
 typedef struct emu {
@@ -51,12 +60,16 @@ typedef struct emu {
   uint64_t random;
 } emu;
 
-/* What runs now: of the one run that holds `lock`. */
+/* What runs now, on whatever device: of the one run that holds `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-  fiber fibers[ITEMS_MAX], *self;
-  int order[ITEMS_MAX];
+  fiber fibers[WR_LAUNCH_ITEMS], *self;
+  int n_fibers; /* that exist: as many as the largest kernel so far had items; they stay, since to make one takes long under a sanitizer */
+  int devices;  /* that are open: the last to be closed ends the fibers, as a run that fails does */
+  bool over;    /* fibers that are resumed now go */
+  int order[WR_LAUNCH_ITEMS];
   char *stacks;
+  size_t stack_bytes; /* of each, and the page below it that nobody may touch */
   const wr_dev_kernel *kernel;
   void **args;
   int64_t group[3], groups[3];
@@ -65,15 +78,9 @@ static struct {
 #else
   ucontext_t context;
 #endif
-#if defined(__SANITIZE_ADDRESS__)
-  const void *bottom;
-  size_t bytes;
-  void *fake;
-#endif
-#if defined(__SANITIZE_THREAD__)
-  void *tsan;
-  char begins, ends, barrier[2]; /* tags; by parity, so that a later barrier does not order what stands before an earlier one */
-#endif
+  ASAN(const void *bottom; size_t bytes; void *fake;)
+  TSAN(void *tsan;)
+  TSAN(char begins, ends, barrier[2];) /* tags; by parity, so that a later barrier does not order what stands before an earlier one */
 } now;
 
 /* -------------------------------------------------------------------------------------------------------------- fibers */
@@ -88,94 +95,83 @@ __asm__(".text\n.globl wr_emu_switch\n.type wr_emu_switch,@function\nwr_emu_swit
         ".size wr_emu_switch,.-wr_emu_switch\n");
 #endif
 
-static void to_scheduler(fiber *f) {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(f->state == DONE ? NULL : &f->fake, now.bottom, now.bytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(now.tsan, __tsan_switch_to_fiber_no_sync);
-#endif
+UNWATCHED static void to_scheduler(fiber *f) {
+  ASAN(__sanitizer_start_switch_fiber(f->state == GONE ? NULL : &f->fake, now.bottom, now.bytes);)
+  TSAN(__tsan_switch_to_fiber(now.tsan, __tsan_switch_to_fiber_no_sync);)
 #if defined(__x86_64__)
   wr_emu_switch(&f->sp, now.sp);
 #else
   swapcontext(&f->context, &now.context);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(f->fake, &now.bottom, &now.bytes);
-#endif
+  ASAN(__sanitizer_finish_switch_fiber(f->fake, &now.bottom, &now.bytes);)
 }
 
-static void to_fiber(fiber *f) {
+UNWATCHED static void to_fiber(fiber *f) {
   now.self = f;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(&now.fake, f->stack, STACK_BYTES);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(f->tsan, __tsan_switch_to_fiber_no_sync);
-#endif
+  ASAN(__sanitizer_start_switch_fiber(&now.fake, f->stack, STACK_BYTES);)
+  TSAN(__tsan_switch_to_fiber(f->tsan, __tsan_switch_to_fiber_no_sync);)
 #if defined(__x86_64__)
   wr_emu_switch(&now.sp, f->sp);
 #else
   swapcontext(&now.context, &f->context);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(now.fake, NULL, NULL);
-#endif
+  ASAN(__sanitizer_finish_switch_fiber(now.fake, NULL, NULL);)
 }
 
-static void entry(void) {
-  fiber *f = now.self;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(NULL, &now.bottom, &now.bytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_acquire(&now.begins);
-#endif
-  now.kernel->emulate(now.args);
-#if defined(__SANITIZE_THREAD__)
-  __tsan_release(&now.ends);
-#endif
-  f->state = DONE;
+UNWATCHED static void go(fiber *f) {
+  f->state = GONE;
   to_scheduler(f);
-  abort(); /* nobody goes back to it */
+  abort(); /* nobody comes back to it */
 }
 
-static void begin_fiber(fiber *f) {
-  f->state = READY;
-  f->file = NULL;
-  f->barriers = 0;
+/* A fiber's life: one group after another. */
+UNWATCHED static void entry(void) {
+  fiber *f = now.self;
+  ASAN(__sanitizer_finish_switch_fiber(NULL, &now.bottom, &now.bytes);)
+  while (!now.over) {
+    TSAN(__tsan_acquire(&now.begins);)
+    now.kernel->emulate(now.args);
+    TSAN(__tsan_release(&now.ends);)
+    f->state = DONE;
+    to_scheduler(f);
+  }
+  go(f);
+}
+
+static void make_fiber(int number) {
+  fiber *f = &now.fibers[number];
+  char *room = now.stacks + (size_t)number * now.stack_bytes, *stack = room + now.stack_bytes - STACK_BYTES;
+  *f = (fiber){.number = number, .stack = stack};
+  mprotect(room, now.stack_bytes - STACK_BYTES, PROT_NONE); /* if it cannot be had, overflows are found less surely */
 #if defined(__x86_64__)
-  void **sp = (void **)(void *)(f->stack + STACK_BYTES);
+  void **sp = (void **)(void *)(stack + STACK_BYTES);
   *--sp = NULL; /* the frame of entry's caller, of whom there is none: the stack is aligned as after a call */
   *--sp = (void *)(uintptr_t)entry;
   for (int i = 0; i < 6; i++) *--sp = NULL;
   f->sp = sp;
 #else
   getcontext(&f->context);
-  f->context.uc_stack = (stack_t){.ss_sp = f->stack, .ss_size = STACK_BYTES};
+  f->context.uc_stack = (stack_t){.ss_sp = stack, .ss_size = STACK_BYTES};
   f->context.uc_link = NULL;
   makecontext(&f->context, entry, 0);
 #endif
+  TSAN(f->tsan = __tsan_create_fiber(0);)
 }
 
-int wr_emu_item(void) { return now.self->number; }
-int wr_emu_group(int dim) { return (int)now.group[dim]; }
-int wr_emu_groups(int dim) { return (int)now.groups[dim]; }
+UNWATCHED int wr_emu_item(void) { return now.self->number; }
+UNWATCHED int wr_emu_group(int dim) { return (int)now.group[dim]; }
+UNWATCHED int wr_emu_groups(int dim) { return (int)now.groups[dim]; }
 
-void wr_emu_barrier(const char *file, int line) {
+UNWATCHED void wr_emu_barrier(const char *file, int line) {
   fiber *f = now.self;
   f->state = AT_BARRIER;
   f->file = file;
   f->line = line;
-#if defined(__SANITIZE_THREAD__)
-  char *tag = &now.barrier[f->barriers & 1];
-  __tsan_release(tag);
-#endif
-  f->barriers++;
+  TSAN(char *tag = &now.barrier[f->barriers++ & 1];)
+  TSAN(__tsan_release(tag);)
   to_scheduler(f);
-#if defined(__SANITIZE_THREAD__)
-  __tsan_acquire(tag);
-#endif
+  if (now.over) go(f); /* the run has failed */
+  TSAN(__tsan_acquire(tag);)
 }
 
 /* ----------------------------------------------------------------------------------------------------------- a launch */
@@ -212,23 +208,16 @@ extern char __start_wr_shared[] __attribute__((weak)), __stop_wr_shared[] __attr
 static weir_status run_group(emu *e) {
   const int n = now.kernel->items;
   if (__start_wr_shared) memset(__start_wr_shared, 0xff, (size_t)(__stop_wr_shared - __start_wr_shared));
-#if defined(__SANITIZE_THREAD__)
-  __tsan_release(&now.begins);
-#endif
-  for (int i = 0; i < n; i++) begin_fiber(&now.fibers[i]);
-  for (;;) { /* from barrier to barrier */
+  TSAN(__tsan_release(&now.begins);)
+  do { /* from barrier to barrier */
     put_in_order(e, now.order, n);
     for (int i = 0; i < n; i++) to_fiber(&now.fibers[now.order[i]]);
     for (int i = 1; i < n; i++) {
       const fiber *a = &now.fibers[0], *b = &now.fibers[i];
       if (a->state != b->state || (a->state == AT_BARRIER && (a->file != b->file || a->line != b->line))) return diverged(a, b);
     }
-    if (now.fibers[0].state == DONE) break;
-    for (int i = 0; i < n; i++) now.fibers[i].state = READY;
-  }
-#if defined(__SANITIZE_THREAD__)
-  __tsan_acquire(&now.ends);
-#endif
+  } while (now.fibers[0].state == AT_BARRIER);
+  TSAN(__tsan_acquire(&now.ends);)
   return WEIR_OK;
 }
 
@@ -237,6 +226,7 @@ static weir_status run_kernel(emu *e, const wr_dev_kernel *k, void **args, const
   for (int d = 0; d < 3; d++) total *= now.groups[d] = groups[d];
   now.kernel = k;
   now.args = args;
+  while (now.n_fibers < k->items) make_fiber(now.n_fibers++);
   const int64_t turn = e->order > 1 && total ? (int64_t)(next_random(e) % (uint64_t)total) : 0;
   for (int64_t i = 0; i < total; i++) {
     const int64_t g = e->order == 1 ? total - 1 - i : (i + turn) % total;
@@ -264,29 +254,35 @@ static weir_status run_step(wr_device *d, const wr_step *step) {
   return WEIR_OK;
 }
 
+/* Those of a run that failed stand in the middle of a kernel. */
+static void end_fibers(void) {
+  now.over = true;
+  for (int i = 0; i < now.n_fibers; i++) {
+    to_fiber(&now.fibers[i]);
+    TSAN(__tsan_destroy_fiber(now.fibers[i].tsan);)
+  }
+  now.over = false;
+  now.n_fibers = 0;
+  if (!now.stacks) return;
+  const size_t bytes = WR_LAUNCH_ITEMS * now.stack_bytes;
+  ASAN(__asan_unpoison_memory_region(now.stacks, bytes);)
+  wr_pages_free(now.stacks, bytes);
+  now.stacks = NULL;
+}
+
 static weir_status emu_run(wr_device *d, wr_list *list) {
   weir_status s = WEIR_OK;
   pthread_mutex_lock(&lock);
-  now.stacks = wr_pages_alloc((size_t)ITEMS_MAX * STACK_BYTES, false);
-  if (!now.stacks) s = wr_fail_nomem((size_t)ITEMS_MAX * STACK_BYTES, "the stacks of work items");
-  for (int i = 0; i < ITEMS_MAX && s == WEIR_OK; i++) {
-    now.fibers[i] = (fiber){.number = i, .stack = now.stacks + (size_t)i * STACK_BYTES};
-#if defined(__SANITIZE_THREAD__)
-    now.fibers[i].tsan = __tsan_create_fiber(0);
-#endif
-  }
-#if defined(__SANITIZE_THREAD__)
-  now.tsan = __tsan_get_current_fiber();
-#endif
+  TSAN(now.tsan = __tsan_get_current_fiber();)
+  now.stack_bytes = STACK_BYTES + (size_t)sysconf(_SC_PAGESIZE);
+  if (!now.stacks) now.stacks = wr_pages_alloc(WR_LAUNCH_ITEMS * now.stack_bytes, false);
+  if (!now.stacks) s = wr_fail_nomem(WR_LAUNCH_ITEMS * now.stack_bytes, "the stacks of work items");
   for (int i = 0; i < list->n && s == WEIR_OK; i++) {
     const uint64_t before = list->step_ns ? wr_now_ns() : 0;
     s = run_step(d, &list->steps[i]);
     if (list->step_ns) list->step_ns[i] = wr_now_ns() - before;
   }
-#if defined(__SANITIZE_THREAD__)
-  for (int i = 0; i < ITEMS_MAX && now.stacks; i++) __tsan_destroy_fiber(now.fibers[i].tsan);
-#endif
-  wr_pages_free(now.stacks, (size_t)ITEMS_MAX * STACK_BYTES);
+  if (s != WEIR_OK) end_fibers();
   pthread_mutex_unlock(&lock);
   return s;
 }
@@ -307,11 +303,18 @@ static weir_status emu_open(const wr_device_options *options, wr_device **out) {
   d->api = &wr_device_emu;
   d->isa = 0;
   d->priv = e;
+  pthread_mutex_lock(&lock);
+  now.devices++;
+  pthread_mutex_unlock(&lock);
   *out = d;
   return WEIR_OK;
 }
 
 static void emu_close(wr_device *d) {
+  pthread_mutex_lock(&lock);
+  TSAN(now.tsan = __tsan_get_current_fiber();)
+  if (--now.devices == 0) end_fibers();
+  pthread_mutex_unlock(&lock);
   wr_free(d->priv);
   wr_device_cpu.close(d);
 }

@@ -2,6 +2,19 @@
 #ifndef WR_EMU_H
 #define WR_EMU_H
 
+/* The sanitizer that this is built with, in gcc's words and in clang's. */
+#if defined(__SANITIZE_ADDRESS__)
+#define WR_EMU_ASAN 1
+#elif defined(__SANITIZE_THREAD__)
+#define WR_EMU_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WR_EMU_ASAN 1
+#elif __has_feature(thread_sanitizer)
+#define WR_EMU_TSAN 1
+#endif
+#endif
+
 int wr_emu_item(void);
 int wr_emu_group(int dim);
 int wr_emu_groups(int dim);
