@@ -26,6 +26,12 @@ static size_t many_scratch(const wr_call *c, int n_threads) {
   return wr_mm_xq_area(x->ext[0], wr_inner(x)) + normal;
 }
 
+/* Quantised x. */
+static size_t dev_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  return wr_mm_xq_area(c->args[WR_MM_X].ext[0], wr_inner(&c->args[WR_MM_X]));
+}
+
 /* Fewer rows are not worth unpacking weights for. */
 static const char *unpack_refuses(const wr_call *c) {
   return c->args[WR_MM_X].ext[0] < WR_MM_UNPACK_LEAST ? "is for 32 rows and more" : NULL;

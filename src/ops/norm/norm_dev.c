@@ -3,6 +3,7 @@
  * One group of items a row (and head). Sums of a row: item t adds elements t, t + 64, ...; the items' sums are added as a tree. Sums over
  * rows: one item a column, rows ascending. */
 #include "device/dialect.h"
+#include "ops/norm_row_dev.h"
 
 enum { ITEMS = 64 };
 
@@ -13,10 +14,7 @@ KERNEL(rmsnorm_f32, ITEMS, 4) {
   if (r >= LIVE(0)) return;
   GLOBAL const f32 *x = ROW(const f32, 0, r) + h * D, *w = ARG(const f32, 1);
   GLOBAL f32 *y = ROW(f32, 2, r) + h * D;
-  f32 sum = 0;
-  for (i64 d = item(); d < D; d += ITEMS) sum = f32_fma(x[d], x[d], sum);
-  sum = group_sum(sum, room, ITEMS);
-  const f32 rstd = 1.0f / f32_sqrt(sum / (f32)D + c->f[0]);
+  const f32 rstd = norm_rstd(x, D, c->f[0], room);
   for (i64 d = item(); d < D; d += ITEMS) y[d] = x[d] * rstd * (HAS(1) ? w[d] : 1.0f);
   if (HAS(3) && item() == 0) ROW(f32, 3, r)[h] = rstd;
 }
