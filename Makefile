@@ -17,8 +17,9 @@ SOAK_S  ?= 600
 SECONDS ?= 60
 PROMPT  ?= Why is the sky blue? Answer in two sentences.
 WERROR  ?= $(if $(wildcard .git),1,0)
-# programs of the tests that say something about threads; only these are run under the thread sanitizer
-TSAN_TESTS ?= team session batch checkpoint data_text
+# programs of the tests that say something about threads, or about the work items of device kernels (of kernels: these rows only); only these
+# are run under the thread sanitizer
+TSAN_TESTS ?= team session batch checkpoint data_text emu kernels
 
 ifeq ($(origin CC),default)
 CC := gcc
