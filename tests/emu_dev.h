@@ -39,7 +39,7 @@ KERNEL(planted_past_shared, ITEMS, 2) {
   BARRIER();
   ARG(f32, 1)[item()] = room[item()];
 }
-DEV void set(LOCAL f32 *room, i64 i) { room[i] = 1.0f; }
+__attribute__((noinline)) static void set(LOCAL f32 *room, i64 i) { room[i] = 1.0f; } /* UndefinedBehaviorSanitizer would see the size */
 KERNEL(planted_past_shared_by_pointer, ITEMS, 2) {
   SHARED f32 room[ITEMS];
   set(room, item() + c->n[0]);

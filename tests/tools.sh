@@ -33,6 +33,8 @@ right model/llama.c text/text.h
 right serve/http.c infer/infer.h
 right cli/main.c cli/cli_i.h
 right ops/rnn/rnn_dev.c device/dialect.h
+right ops/rnn/rnn_dev.h device/dialect.h
+right ops/rnn/rnn_dev.c device/dialect_mma.h
 wrong ops/rnn/rnn.c device/dialect.h
 wrong base/team.c device/device.h
 wrong memory/pages.c comm/comm.h

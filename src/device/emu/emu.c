@@ -119,6 +119,7 @@ UNWATCHED static void to_fiber(fiber *f) {
 }
 
 UNWATCHED static void go(fiber *f) {
+  TSAN(__tsan_release(&now.ends);)
   f->state = GONE;
   to_scheduler(f);
   abort(); /* nobody comes back to it */
@@ -261,6 +262,7 @@ static void end_fibers(void) {
     to_fiber(&now.fibers[i]);
     TSAN(__tsan_destroy_fiber(now.fibers[i].tsan);)
   }
+  TSAN(__tsan_acquire(&now.ends);)
   now.over = false;
   now.n_fibers = 0;
   if (!now.stacks) return;
