@@ -64,7 +64,7 @@ typedef struct wr_dev_kernel {
 } wr_dev_kernel;
 
 /* The kernels that a call takes, one after another, each with its grid of groups, and the numbers that they read. */
-enum { WR_LAUNCH_KERNELS = 4, WR_LAUNCH_NUMBERS = 12 };
+enum { WR_LAUNCH_KERNELS = 6, WR_LAUNCH_NUMBERS = 12 };
 typedef struct wr_launch {
   struct { const wr_dev_kernel *kernel; int64_t groups[3]; } kernels[WR_LAUNCH_KERNELS];
   int n_kernels;

@@ -233,6 +233,7 @@ DEV u16 f32_bf16(f32 x) { /* to nearest even; NaN stays NaN */
   if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)((u >> 16) | 64u);
   return (u16)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
+#define F32_INFINITY bits_f32(0x7f800000u)
 DEV f32 f32_max(f32 a, f32 b) { return a > b ? a : b; } /* b when a is NaN */
 DEV f32 f32_min(f32 a, f32 b) { return a < b ? a : b; }
 

@@ -36,6 +36,13 @@ static size_t bwd_scratch(const wr_call *c, int n_threads) {
   return room_scratch(&c->args[ATTN_BWD_Q], &c->args[ATTN_BWD_K], &c->args[ATTN_BWD_V], n_threads);
 }
 
+/* A float for each row and query head. */
+static size_t bwd_dev_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  const wr_arg *lse = &c->args[ATTN_BWD_LSE];
+  return (size_t)(lse->ext[0] * lse->ext[1]) * sizeof(float);
+}
+
 #define WR_ROWS_FILE "ops/attention/attention.def"
 #include "ops/rows_i.h"
 

@@ -19,6 +19,21 @@ static size_t head_bwd_scratch(const wr_call *c, int n_threads) {
   return wr_head_scratch_bytes(c->args[HEAD_BWD_X].ext[0], c->args[HEAD_BWD_W].ext[0], n_threads);
 }
 
+static size_t xent_dev_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  return (size_t)c->args[XENT_LOGITS].ext[0] * sizeof(float);
+}
+
+static size_t head_dev_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  return wr_head_whole_bytes(c->args[HEAD_X].ext[0], c->args[HEAD_W].ext[0]);
+}
+
+static size_t head_bwd_dev_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  return wr_head_whole_bytes(c->args[HEAD_BWD_X].ext[0], c->args[HEAD_BWD_W].ext[0]);
+}
+
 #define WR_ROWS_FILE "ops/loss/loss.def"
 #include "ops/rows_i.h"
 

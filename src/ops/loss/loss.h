@@ -6,8 +6,8 @@
  * xent_bwd  dloss[1], logits, targets, lse -> dlogits like logits
  *   dlogits_rv = dloss / n * (exp(logits_rv - lse_r) - [v = target_r]);  0 in rows that do not count
  *
- * head_xent      x[R,D], w[V,D], targets[R] -> loss[1], that of xent with logits_rv = x_r . w_v, which are made in pieces of rows and
- *   never exist whole
+ * head_xent      x[R,D], w[V,D], targets[R] -> loss[1], that of xent with logits_rv = x_r . w_v, which the CPU makes in pieces of rows, so
+ *   that they never exist whole; other devices have room for them
  * head_xent_bwd  dloss[1], x, w, targets -> loss[1], dx like x, dw like w; each only if wanted, dx and dw may be added to
  *   dx_r = sum_v dlogits_rv w_v;  dw_v = sum_r dlogits_rv x_r;  dlogits as of xent_bwd
  *   It is one pass: where nothing else reads the loss before, the gradient's instruction takes the place of head_xent, and a training step

@@ -32,4 +32,7 @@ static inline size_t wr_head_scratch_bytes(int64_t R, int64_t V, int n_threads) 
   return sizeof(wr_head_scratch) + wr_head_loss_bytes(R) + logits + (size_t)n_threads * WR_HEAD_PANELS * WR_HEAD_SUM * 64;
 }
 
+/* Of other devices than the CPU: a loss for each row, and whole logits. */
+static inline size_t wr_head_whole_bytes(int64_t R, int64_t V) { return (size_t)R * (size_t)(V + 1) * sizeof(float); }
+
 #endif
