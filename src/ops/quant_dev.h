@@ -87,6 +87,13 @@ DEV void quant_load(quant_form f, GLOBAL const u8 *at, i64 K, i64 b, i32 lane, q
   }
 }
 
+/* The value of element i, rounded after the product and after the sum. */
+DEV f32 quant_value(quant_form f, const quant_block *w, i32 i) {
+  const i32 part = i / f.part, q = (i32)(i8)(w->q[i / 4] >> (i % 4 * 8)) - quant_bias(f);
+  const f32 product = w->scale[part] * (f32)q;
+  return f.minimum ? product + w->minimum[part] : product;
+}
+
 /* sum + the products of four signed bytes */
 DEV i32 quant_dot4(u32 a, u32 b, i32 sum) {
   for (i32 i = 0; i < 32; i += 8) sum += (i32)(i8)(a >> i) * (i32)(i8)(b >> i);

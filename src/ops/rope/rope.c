@@ -5,6 +5,14 @@
 #include "ops/rope/rope_i.h"
 #include "ops/rule_i.h"
 
+/* What its integers hold. */
+static const char *table_dev_refuses(const wr_call *c) {
+  const wr_rope_params *p = &((const wr_rope_table_params *)c->params)->rope;
+  if (p->n_dims > 512) return "turns up to 512 dimensions";
+  if (!(p->freq_scale <= 16) || !(p->ext_factor >= 0 && p->ext_factor <= 1)) return "takes freq_scale up to 16 and ext_factor from 0 to 1";
+  return wr_rope_magnitude(p) < 8 ? NULL : "takes magnitudes below 8";
+}
+
 #define WR_ROWS_FILE "ops/rope/rope.def"
 #include "ops/rows_i.h"
 

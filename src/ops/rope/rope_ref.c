@@ -8,15 +8,10 @@
 WR_ROW_FN(rope_table_ref);
 WR_ROW_FN(rope_ref);
 
-/* The pair that makes `turns` turns within the original context. */
-static double pair_of(const wr_rope_params *p, double turns) {
-  return p->n_dims * log(p->orig_ctx / (2 * M_PI * turns)) / (2 * log((double)p->theta));
-}
-
 static double yarn_mix(const wr_rope_params *p, int64_t i) {
+  double low, high;
   if (p->ext_factor == 0) return 0;
-  double low = fmax(floor(pair_of(p, (double)p->beta_fast)), 0),
-         high = fmin(ceil(pair_of(p, (double)p->beta_slow)), p->n_dims - 1);
+  wr_rope_ramp(p, &low, &high);
   double ramp = ((double)i - low) / fmax(high - low, 0.001);
   return (double)p->ext_factor * (1 - fmin(fmax(ramp, 0), 1));
 }
@@ -25,7 +20,7 @@ WR_ROW_FN(rope_table_ref) {
   const wr_arg *factors = &c->args[ROPE_TABLE_FACTORS];
   const wr_rope_params *p = &((const wr_rope_table_params *)c->params)->rope;
   int64_t half = p->n_dims / 2, begin, end;
-  double m = (double)p->attn_factor * (p->ext_factor == 0 ? 1 : 1 + 0.1 * log(fmax(1 / (double)p->freq_scale, 1)));
+  const double m = wr_rope_magnitude(p);
   while (wr_take(w, 0, wr_live_rows(c, ROPE_TABLE_POS), 16, &begin, &end))
     for (int64_t i = 0; i < half; i++) { /* rows inside: what a pair has is the same for all */
       const double frequency = pow((double)p->theta, -2.0 * (double)i / p->n_dims), mix = yarn_mix(p, i);
