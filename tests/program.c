@@ -662,8 +662,106 @@ static void rows_are_forced_and_explained(void) {
   close_device();
 }
 
+/* ---- several devices in one plan */
+
+enum { SPLIT_ROWS = 5, SPLIT_LIVE = 3, SPLIT_D = 40, SPLIT_BYTES = SPLIT_D * 4 };
+
+/* y = n3(n2(n1(x))) + n1(x), n RMSNorm with weights of the CPU, of the other device and of the CPU; the sum has none. */
+static int build_split(wr_program *p, const wr_buf *w, int *x) {
+  int n[3];
+  const wr_vtype t = {.dtype = WR_F32, .rank = 2, .live = WR_LIVE_ROWS, .ext = {SPLIT_ROWS, SPLIT_D, 1, 1}};
+  *x = wr_value_new(p, WR_INPUT, "x", &t);
+  for (int i = 0; i < 3; i++) {
+    const int weight = wr_value_1d(p, WR_PARAM, "w", WR_F32, SPLIT_D);
+    wr_bind(p, weight, &w[i], 0);
+    n[i] = wr_rmsnorm(p, i ? n[i - 1] : *x, weight, 1e-5f);
+  }
+  const int y = wr_add(p, n[2], n[0]);
+  wr_mark_output(p, y);
+  return y;
+}
+
+static void run_split(wr_device *second, float *out, int parts, double moved) {
+  wr_program p;
+  wr_plan plan;
+  wr_mem other;
+  wr_mem *others[] = {&other};
+  wr_buf w[3];
+  int x;
+  float values[SPLIT_ROWS * SPLIT_D];
+  wr_mem_init(&other, second, 0);
+  for (int i = 0; i < 3; i++) {
+    for (int d = 0; d < SPLIT_D; d++) values[d] = 1 + 0.01f * (float)((d * 7 + i * 3) % 11);
+    wr_mem *m = i == 1 ? &other : &mem;
+    REQUIRE(wr_mem_alloc(m, WR_MEM_WEIGHTS, SPLIT_BYTES, false, "w", &w[i]) == WEIR_OK);
+    CHECK(m->device->api->write(m->device, &w[i], 0, values, SPLIT_BYTES) == WEIR_OK);
+  }
+  wr_program_init(&p);
+  const int y = build_split(&p, w, &x);
+  const wr_plan_options options = {.others = others, .n_others = 1, .poison = true};
+  if (CHECK_MSG(wr_plan_make(&p, &mem, &options, &plan) == WEIR_OK, "%s", weir_last_error())) {
+    CHECK_EQ_INT(plan.n_parts, parts);
+    for (int i = 0; i < SPLIT_ROWS * SPLIT_D; i++) values[i] = (float)(i % 13) - 6;
+    CHECK(wr_plan_write(&plan, x, 0, values, sizeof values) == WEIR_OK);
+    plan.regs_host->live[WR_LIVE_ROWS] = SPLIT_LIVE;
+    for (int i = 0; i < 2; i++) CHECK_MSG(wr_plan_run(&plan) == WEIR_OK, "%s", weir_last_error());
+    CHECK(wr_plan_read(&plan, y, 0, out, SPLIT_LIVE * SPLIT_BYTES) == WEIR_OK);
+    CHECK_EQ_INT((int)plan.moved_bytes, (int)moved);
+    wr_plan_free(&plan);
+  }
+  CHECK(wr_plan_make(&p, &mem, NULL, &plan) == (second == device ? WEIR_OK : WEIR_EUSAGE));
+  if (second == device)
+    wr_plan_free(&plan);
+  else
+    CHECK_HAS(weir_last_error(), "not given");
+  wr_program_free(&p);
+  for (int i = 0; i < 3; i++) wr_mem_free(i == 1 ? &other : &mem, WR_MEM_WEIGHTS, &w[i]);
+  CHECK_EQ_INT(wr_mem_used(&other), 0);
+}
+
+static void several_devices(void) {
+  float one[SPLIT_LIVE * SPLIT_D], two[SPLIT_LIVE * SPLIT_D];
+  wr_device *emu;
+  if (!open_device("cpu")) return;
+  REQUIRE(wr_device_find("emu")->open(NULL, &emu) == WEIR_OK);
+  run_split(device, one, 1, 0);
+  run_split(emu, two, 3, 2 * 2 * SPLIT_LIVE * SPLIT_BYTES); /* there and back, twice; x never leaves the CPU */
+  for (int i = 0; i < SPLIT_LIVE * SPLIT_D; i++) CHECK_NEAR(two[i], one[i], 1e-5);
+  CHECK_EQ_INT(emu->launches, 2);
+  emu->api->close(emu);
+  close_device();
+}
+
+static void devices_that_disagree(void) {
+  wr_program p;
+  wr_plan plan;
+  wr_device *emu;
+  wr_mem other;
+  wr_mem *others[] = {&other};
+  wr_buf w, b;
+  if (!open_device("cpu")) return;
+  REQUIRE(wr_device_find("emu")->open(NULL, &emu) == WEIR_OK);
+  wr_mem_init(&other, emu, 0);
+  REQUIRE(wr_mem_alloc(&mem, WR_MEM_WEIGHTS, SPLIT_BYTES, false, "w", &w) == WEIR_OK);
+  REQUIRE(wr_mem_alloc(&other, WR_MEM_WEIGHTS, SPLIT_BYTES, false, "b", &b) == WEIR_OK);
+  wr_program_init(&p);
+  const int x = wr_value_2d(&p, WR_INPUT, "x", WR_F32, 2, SPLIT_D), weight = wr_value_1d(&p, WR_PARAM, "w", WR_F32, SPLIT_D),
+            bias = wr_value_1d(&p, WR_PARAM, "b", WR_F32, SPLIT_D);
+  wr_bind(&p, weight, &w, 0);
+  wr_bind(&p, bias, &b, 0);
+  wr_mark_output(&p, wr_layernorm(&p, x, weight, bias, 1e-5f));
+  CHECK_EQ_INT(wr_plan_make(&p, &mem, &(wr_plan_options){.others = others, .n_others = 1}, &plan), WEIR_EUSAGE);
+  CHECK_HAS(weir_last_error(), "'w' of cpu and 'b' of emu");
+  wr_program_free(&p);
+  wr_mem_free(&mem, WR_MEM_WEIGHTS, &w);
+  wr_mem_free(&other, WR_MEM_WEIGHTS, &b);
+  emu->api->close(emu);
+  close_device();
+}
+
 TEST_MAIN("program", TEST(llama_gradients), TEST(llama_gradients_fast_rows), TEST(llama_twenty_steps), TEST(lstm_equals_torch),
           TEST(scan_equals_torch), TEST(mixed_batch_same_bits), TEST(plans_7b_training), TEST(plans_70b),
           TEST(prints_and_fuses), TEST(does_not_fuse_what_is_read_twice), TEST(gradient_accumulates_into_state),
           TEST(casts_once), TEST(checker_finds_broken_programs), TEST(builder_failures_are_sticky_sentences),
-          TEST(rows_are_forced_and_explained))
+          TEST(rows_are_forced_and_explained),
+          TEST(several_devices), TEST(devices_that_disagree))

@@ -311,7 +311,7 @@ static void five_steps_of_sgd_clipped(void) {
     const bool decays = io.params[i].kind == WR_PARAM_MATRIX || io.params[i].kind == WR_PARAM_EMBEDDING;
     const int param = wr_value_new(&q, WR_PARAM, v->name, &v->t), grad = wr_value_new(&q, WR_STATE, "grad", &v->t);
     wr_bind(&q, param, &plan.params, v->offset);
-    wr_bind(&q, grad, &plan.arena, g->offset);
+    wr_bind(&q, grad, &plan.places[0].arena, g->offset);
     wr_sgd(&q, param, grad, wr_value_new(&q, WR_STATE, "m", &v->t), &(wr_sgd_params){0.9, decays ? 0.01 : 0, false});
   }
   if (CHECK_MSG(wr_plan_make(&q, &mem, NULL, &rule) == WEIR_OK, "%s", weir_last_error())) {

@@ -271,17 +271,39 @@ typedef struct wr_plan_options {
   const char *use;           /* "op:row,op:row": forced rows; NULL: $WEIR_USE */
   bool profile;              /* time each step */
   bool poison;               /* fill arena and scratch with NaN before every run (tests) */
-  const wr_buf *arena;       /* memory for activations that several plans share, one running at a time; too small: the plan takes its own */
+  const struct wr_plan *lender; /* whose memory for activations this plan uses too, one of them running at a time; too small: its own */
+  wr_mem *const *others;     /* [n_others] further devices, of which values are bound; up to WR_PLAN_DEVICES - 1 */
+  int n_others;
 } wr_plan_options;
+
+/* Where a plan lives: a device, and the plan's own memory there. A plan on one device has one place and one part.
+ * With several devices each instruction runs where its bound values (PARAM, STATE) are, or else where the instruction before it ran. All
+ * places have the same arena, so a value has one offset; before a part runs, what it reads of others' results is moved to its place. */
+enum { WR_PLAN_DEVICES = 4 };
+typedef struct wr_plan_place {
+  wr_mem *mem;
+  wr_buf arena;              /* activations and scratch */
+  bool borrowed_arena;
+  wr_buf io;                 /* registers */
+} wr_plan_place;
+typedef struct wr_plan_part {
+  int place, begin, end;     /* instructions [begin, end) */
+  wr_list list;              /* their steps, in plan.list */
+  struct wr_value_move { int value, from; } *moves; /* from which place */
+  int n_moves;
+} wr_plan_part;
 
 typedef struct wr_plan {
   wr_program *program;       /* owned by the caller, alive as long as the plan, unchanged */
   wr_mem *mem;
   wr_plan_options options;
   wr_list list;              /* step i is instruction i of the program */
-  wr_buf arena;              /* activations and scratch */
-  bool borrowed_arena;
-  wr_buf io;                 /* registers */
+  wr_plan_place places[WR_PLAN_DEVICES]; /* the first is mem's */
+  int n_places;
+  wr_plan_part *parts;
+  int n_parts;
+  uint8_t *home, *readers;   /* [program.n_values] the place that has it when a run ends; bit k: place k reads or writes it */
+  double moved_bytes;        /* between devices, and between the host and devices that are not the CPU, so far */
   wr_buf params, states;     /* PARAM and STATE that nobody bound */
   size_t arena_bytes, scratch_bytes;
   int n_barriers;

@@ -63,12 +63,12 @@ static weir_status place_unbound(wr_plan *plan, wr_kind kind, wr_mem_class c, wr
   return wr_mem_alloc(plan->mem, c, bytes, false, kind == WR_PARAM ? "parameters" : "state", out);
 }
 
-static void *value_addr(const wr_plan *plan, const wr_memory_plan *m, int v) {
+static void *value_addr(const wr_plan *plan, const wr_memory_plan *m, int place, int v) {
   const wr_value *val = &plan->program->values[v];
   if (val->bound) return (char *)val->buf.addr + val->offset;
   if (val->kind == WR_PARAM) return (char *)plan->params.addr + val->offset;
   if (val->kind == WR_STATE) return (char *)plan->states.addr + val->offset;
-  return (char *)plan->arena.addr + m->values[v].offset;
+  return (char *)plan->places[place].arena.addr + m->values[v].offset;
 }
 
 /* Does a step that touches [begin, end) have to wait for what was touched since the last barrier? */
@@ -78,11 +78,11 @@ static bool conflicts(const touched *list, size_t n, const touched *t) {
   return false;
 }
 
-static weir_status find_barriers(wr_plan *plan) {
+static weir_status find_barriers(wr_plan *plan, const wr_plan_part *part) {
   const wr_program *p = plan->program;
   touched *list = NULL;
   size_t n = 0, cap = 0;
-  for (int i = 0; i < plan->list.n; i++) {
+  for (int i = part->begin; i < part->end; i++) {
     wr_step *step = &plan->list.steps[i];
     const wr_instr *in = &p->instrs[i];
     touched now[WR_MAX_ARGS + 1];
@@ -112,9 +112,10 @@ static weir_status find_barriers(wr_plan *plan) {
 
 static weir_status select_rows(wr_plan *plan, wr_memory_plan *m, const wr_regs *full) {
   wr_program *p = plan->program;
-  const wr_device *d = plan->mem->device;
   WR_TRY(wr_use_check(plan->options.use));
-  for (int i = 0; i < p->n_instrs; i++) {
+  for (int i = 0, part = 0; i < p->n_instrs; i++) {
+    part += i == plan->parts[part].end;
+    const wr_device *d = plan->places[plan->parts[part].place].mem->device;
     wr_call *c = &plan->list.steps[i].call;
     describe_call(p, m, i, full, c);
     const wr_row *row = wr_select(p->instrs[i].op, c, d, &plan->options, NULL);
@@ -142,9 +143,10 @@ static uint64_t fingerprint(const wr_plan *plan) {
   return h;
 }
 
-static weir_status resolve(wr_plan *plan, const wr_memory_plan *m) {
+static void resolve(wr_plan *plan, const wr_memory_plan *m, const wr_plan_part *part) {
   const wr_program *p = plan->program;
-  for (int i = 0; i < p->n_instrs; i++) {
+  const wr_plan_place *place = &plan->places[part->place];
+  for (int i = part->begin; i < part->end; i++) {
     const wr_instr *in = &p->instrs[i];
     wr_step *step = &plan->list.steps[i];
     wr_cost cost = {0};
@@ -155,68 +157,94 @@ static weir_status resolve(wr_plan *plan, const wr_memory_plan *m) {
                       .bytes = cost.read_bytes + cost.write_bytes,
                       .flop = cost.flop,
                       .call = step->call};
-    step->call.regs = plan->io.addr;
+    step->call.regs = place->io.addr;
     for (int a = 0; a < WR_MAX_ARGS; a++)
-      if (in->args[a] >= 0 && step->call.args[a].rank) step->call.args[a].data = value_addr(plan, m, in->args[a]);
+      if (in->args[a] >= 0 && step->call.args[a].rank) step->call.args[a].data = value_addr(plan, m, part->place, in->args[a]);
     if (m->scratch[i].bytes) {
-      step->call.scratch = (char *)plan->arena.addr + m->scratch[i].offset;
+      step->call.scratch = (char *)place->arena.addr + m->scratch[i].offset;
       step->call.scratch_bytes = m->scratch[i].bytes;
     }
     /* the call of the same op that follows soon, if any: what `next` hints at */
-    for (int j = i + 1; j < WR_MIN(p->n_instrs, i + NEXT_WITHIN) && !step->call.next; j++)
+    for (int j = i + 1; j < WR_MIN(part->end, i + NEXT_WITHIN) && !step->call.next; j++)
       if (p->instrs[j].op == in->op) step->call.next = &plan->list.steps[j].call;
   }
-  for (int v = 0; v < p->n_values; v++) {
+}
+
+static void tell_values(wr_plan *plan, const wr_memory_plan *m) {
+  for (int v = 0; v < plan->program->n_values; v++) {
     wr_value *val = &plan->program->values[v];
     val->first = m->values[v].first;
     val->last = m->values[v].last;
     if (val->kind == WR_PARAM || val->kind == WR_STATE) continue;
-    val->buf = plan->arena;
+    val->buf = plan->places[plan->home[v]].arena;
     val->offset = m->values[v].absent ? SIZE_MAX : m->values[v].offset;
   }
-  return find_barriers(plan);
+}
+
+static weir_status take_place(wr_plan *plan, int k) {
+  wr_plan_place *place = &plan->places[k];
+  const wr_plan *lender = plan->options.lender;
+  const wr_plan_place *lent = lender && k < lender->n_places ? &lender->places[k] : NULL;
+  if (lent && lent->mem == place->mem && lent->arena.bytes >= plan->arena_bytes) {
+    place->arena = lent->arena;
+    place->borrowed_arena = true;
+  } else {
+    /* huge pages where a step walks through more than the smaller ones' tables hold */
+    const bool huge = plan->arena_bytes >= HUGE_ARENA_BYTES;
+    WR_TRY(wr_mem_alloc(place->mem, WR_MEM_ACTIVATIONS, WR_MAX(plan->arena_bytes, (size_t)64), huge, "activations",
+                        &place->arena));
+  }
+  return wr_mem_alloc(place->mem, WR_MEM_IO, sizeof(wr_regs), false, "registers", &place->io);
+}
+
+/* The part of the whole list that a device runs. */
+static weir_status make_list(wr_plan *plan, wr_plan_part *part) {
+  wr_device *d = plan->places[part->place].mem->device;
+  wr_list *l = &part->list;
+  l->steps = plan->list.steps + part->begin;
+  l->n = part->end - part->begin;
+  if (plan->list.step_ns) l->step_ns = plan->list.step_ns + part->begin;
+  const size_t takes = (size_t)wr_list_take_stride(l->n) * (size_t)d->n_threads;
+  l->take = wr_calloc(WR_MAX(takes, (size_t)1), sizeof *l->take);
+  if (!l->take) return wr_fail_nomem(takes * sizeof *l->take, "a plan");
+  return d->api->prepare ? d->api->prepare(d, l) : WEIR_OK;
 }
 
 static weir_status make(wr_plan *plan, wr_memory_plan *m) {
   wr_program *p = plan->program;
-  const size_t n = (size_t)WR_MAX(p->n_instrs, 1), threads = (size_t)plan->mem->device->n_threads;
+  const size_t n = (size_t)WR_MAX(p->n_instrs, 1);
   const wr_regs full = full_bucket(p);
   m->values = wr_calloc((size_t)WR_MAX(p->n_values, 1), sizeof *m->values);
   m->scratch = wr_calloc(n, sizeof *m->scratch);
   plan->list.steps = wr_calloc(n, sizeof *plan->list.steps);
   plan->regs_host = wr_calloc(1, sizeof *plan->regs_host);
-  const size_t takes = (size_t)wr_list_take_stride(p->n_instrs) * threads;
-  plan->list.take = wr_calloc(WR_MAX(takes, (size_t)1), sizeof *plan->list.take);
   if (plan->options.profile) plan->list.step_ns = wr_calloc(n, sizeof *plan->list.step_ns);
-  if (!m->values || !m->scratch || !plan->list.steps || !plan->regs_host || !plan->list.take ||
-      (plan->options.profile && !plan->list.step_ns))
+  if (!m->values || !m->scratch || !plan->list.steps || !plan->regs_host || (plan->options.profile && !plan->list.step_ns))
     return wr_fail_nomem(n * sizeof *plan->list.steps, "a plan");
   plan->list.n = p->n_instrs;
   *plan->regs_host = full;
+  WR_TRY(wr_split(plan));
   WR_TRY(wr_liveness(p, m));
   WR_TRY(select_rows(plan, m, &full));
   WR_TRY(wr_place_arena(p, m));
   plan->arena_bytes = m->arena_bytes;
-  if (plan->options.arena && plan->options.arena->bytes >= m->arena_bytes) {
-    plan->arena = *plan->options.arena;
-    plan->borrowed_arena = true;
-  } else {
-    /* huge pages where a step walks through more than the smaller ones' tables hold */
-    const bool huge = m->arena_bytes >= HUGE_ARENA_BYTES;
-    WR_TRY(wr_mem_alloc(plan->mem, WR_MEM_ACTIVATIONS, WR_MAX(m->arena_bytes, (size_t)64), huge, "activations", &plan->arena));
-  }
-  WR_TRY(wr_mem_alloc(plan->mem, WR_MEM_IO, sizeof(wr_regs), false, "registers", &plan->io));
+  for (int k = 0; k < plan->n_places; k++) WR_TRY(take_place(plan, k));
   WR_TRY(place_unbound(plan, WR_PARAM, WR_MEM_WEIGHTS, &plan->params));
   WR_TRY(place_unbound(plan, WR_STATE, WR_MEM_STATE, &plan->states));
-  WR_TRY(resolve(plan, m));
+  for (int i = 0; i < plan->n_parts; i++) resolve(plan, m, &plan->parts[i]);
+  tell_values(plan, m);
+  for (int i = 0; i < plan->n_parts; i++) {
+    WR_TRY(find_barriers(plan, &plan->parts[i]));
+    WR_TRY(make_list(plan, &plan->parts[i]));
+  }
   plan->fingerprint = fingerprint(plan);
-  const wr_device_api *api = plan->mem->device->api;
-  return api->prepare ? api->prepare(plan->mem->device, &plan->list) : WEIR_OK;
+  return WEIR_OK;
 }
 
 weir_status wr_plan_make(wr_program *p, wr_mem *mem, const wr_plan_options *options, wr_plan *out) {
   WR_TRY(wr_check(p));
   wr_plan plan = {.program = p, .mem = mem, .options = options ? *options : (wr_plan_options){0}};
+  plan.places[plan.n_places++].mem = mem;
   wr_memory_plan m = {0};
   const weir_status s = make(&plan, &m);
   wr_free(m.values);
@@ -231,14 +259,25 @@ weir_status wr_plan_make(wr_program *p, wr_mem *mem, const wr_plan_options *opti
 
 void wr_plan_free(wr_plan *plan) {
   if (!plan->mem) return;
-  if (plan->list.prepared) plan->mem->device->api->release(plan->mem->device, &plan->list);
-  if (!plan->borrowed_arena) wr_mem_free(plan->mem, WR_MEM_ACTIVATIONS, &plan->arena);
-  wr_mem_free(plan->mem, WR_MEM_IO, &plan->io);
+  for (int i = 0; i < plan->n_parts; i++) {
+    wr_plan_part *part = &plan->parts[i];
+    wr_device *d = plan->places[part->place].mem->device;
+    if (part->list.prepared) d->api->release(d, &part->list);
+    wr_free(part->list.take);
+    wr_free(part->moves);
+  }
+  for (int k = 0; k < plan->n_places; k++) {
+    wr_plan_place *place = &plan->places[k];
+    if (!place->borrowed_arena) wr_mem_free(place->mem, WR_MEM_ACTIVATIONS, &place->arena);
+    wr_mem_free(place->mem, WR_MEM_IO, &place->io);
+  }
   wr_mem_free(plan->mem, WR_MEM_WEIGHTS, &plan->params);
   wr_mem_free(plan->mem, WR_MEM_STATE, &plan->states);
   wr_free(plan->list.steps);
   wr_free(plan->list.step_ns);
-  wr_free(plan->list.take);
+  wr_free(plan->parts);
+  wr_free(plan->home);
+  wr_free(plan->readers);
   wr_free(plan->regs_host);
   *plan = (wr_plan){0};
 }
@@ -249,7 +288,10 @@ static weir_status locate(const wr_plan *plan, int value, const wr_buf **buf, si
   if (value < 0 || value >= p->n_values)
     return wr_fail(WEIR_EUSAGE, "value %d is not one of the program's %d", value, p->n_values);
   const wr_value *v = &p->values[value];
-  *buf = v->bound ? &v->buf : v->kind == WR_PARAM ? &plan->params : v->kind == WR_STATE ? &plan->states : &plan->arena;
+  *buf = v->bound              ? &v->buf
+         : v->kind == WR_PARAM ? &plan->params
+         : v->kind == WR_STATE ? &plan->states
+                               : &plan->places[plan->home[value]].arena;
   *offset = v->offset;
   if (v->offset == SIZE_MAX || v->kind == WR_TEMP || v->kind == WR_SAVED)
     return wr_fail(WEIR_EUSAGE, "value '%s' is a temporary: mark it as an output to read it", v->name);
@@ -263,13 +305,21 @@ static weir_status in_bounds(const wr_plan *plan, int value, size_t offset, size
                  plan->program->values[value].name, bytes);
 }
 
+static weir_status write_to(wr_plan *plan, const wr_buf *buf, size_t at, const void *src, size_t n) {
+  wr_buf writable = *buf;
+  if (buf->device->api != &wr_device_cpu) plan->moved_bytes += (double)n;
+  return buf->device->api->write(buf->device, &writable, at, src, n);
+}
+
 weir_status wr_plan_write(wr_plan *plan, int value, size_t offset, const void *src, size_t n) {
   const wr_buf *buf;
   size_t at;
   WR_TRY(locate(plan, value, &buf, &at));
   WR_TRY(in_bounds(plan, value, offset, n));
-  wr_buf writable = *buf;
-  return plan->mem->device->api->write(plan->mem->device, &writable, at + offset, src, n);
+  if (plan->program->values[value].kind != WR_INPUT) return write_to(plan, buf, at + offset, src, n);
+  for (int k = 0; k < plan->n_places; k++)
+    if (plan->readers[value] >> k & 1) WR_TRY(write_to(plan, &plan->places[k].arena, at + offset, src, n));
+  return WEIR_OK;
 }
 
 weir_status wr_plan_read(wr_plan *plan, int value, size_t offset, void *dst, size_t n) {
@@ -277,20 +327,21 @@ weir_status wr_plan_read(wr_plan *plan, int value, size_t offset, void *dst, siz
   size_t at;
   WR_TRY(locate(plan, value, &buf, &at));
   WR_TRY(in_bounds(plan, value, offset, n));
-  return plan->mem->device->api->read(plan->mem->device, buf, at + offset, dst, n);
+  if (buf->device->api != &wr_device_cpu) plan->moved_bytes += (double)n;
+  return buf->device->api->read(buf->device, buf, at + offset, dst, n);
 }
 
 void *wr_plan_host(wr_plan *plan, int value) {
   const wr_buf *buf;
   size_t at;
   if (locate(plan, value, &buf, &at) != WEIR_OK) return NULL;
-  char *host = plan->mem->device->api->host(plan->mem->device, buf);
+  char *host = buf->device->api->host(buf->device, buf);
   return host ? host + at : NULL;
 }
 
 /* NaN in everything that a run is supposed to write: whoever reads it before shows. */
-static void poison(wr_plan *plan) {
-  char *arena = plan->mem->device->api->host(plan->mem->device, &plan->arena);
+static void poison(wr_plan *plan, const wr_plan_place *place) {
+  char *arena = place->mem->device->api->host(place->mem->device, &place->arena);
   if (!arena) return;
   const wr_program *p = plan->program;
   size_t at = 0;
@@ -301,10 +352,18 @@ static void poison(wr_plan *plan) {
 }
 
 weir_status wr_plan_run(wr_plan *plan) {
-  if (plan->options.poison) poison(plan);
-  const wr_device_api *api = plan->mem->device->api;
-  WR_TRY(api->write(plan->mem->device, &plan->io, 0, plan->regs_host, sizeof *plan->regs_host));
-  return api->run(plan->mem->device, &plan->list);
+  for (int k = 0; k < plan->n_places; k++) {
+    wr_plan_place *place = &plan->places[k];
+    if (plan->options.poison) poison(plan, place);
+    WR_TRY(place->mem->device->api->write(place->mem->device, &place->io, 0, plan->regs_host, sizeof *plan->regs_host));
+  }
+  for (int i = 0; i < plan->n_parts; i++) {
+    wr_plan_part *part = &plan->parts[i];
+    wr_device *d = plan->places[part->place].mem->device;
+    for (int k = 0; k < part->n_moves; k++) WR_TRY(wr_move(plan, part, &part->moves[k]));
+    WR_TRY(d->api->run(d, &part->list));
+  }
+  return WEIR_OK;
 }
 
 void wr_plan_cost(const wr_plan *plan, int step, const wr_regs *regs, wr_cost *out) {
@@ -323,13 +382,14 @@ void wr_plan_why(const wr_plan *plan, wr_str *s) {
   int n = 0;
   const wr_regs full = full_bucket(p);
   const wr_plan_options options = {.tune = plan->options.tune, .use = plan->options.use};
-  for (int i = 0; i < plan->list.n; i++) {
+  for (int i = 0, part = 0; i < plan->list.n; i++) {
+    part += i == plan->parts[part].end;
     const wr_op *op = p->instrs[i].op;
     wr_call call = plan->list.steps[i].call;
     call.regs = &full;
     wr_str_clear(&one);
     wr_str_printf(&one, "%s\n", op->name);
-    (void)wr_select(op, &call, plan->mem->device, &options, &one);
+    (void)wr_select(op, &call, plan->places[plan->parts[part].place].mem->device, &options, &one);
     if (one.oom || s->oom) break;
     int k = 0;
     while (k < n && (end[k] - begin[k] != one.len || memcmp(s->ptr + begin[k], one.ptr, one.len) != 0)) k++;

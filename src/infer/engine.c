@@ -47,7 +47,7 @@ struct wr_engine {
   int64_t n_free;
   wr_class_ledger classes;
   bucket_plan plans[2][N_BUCKETS]; /* [1]: with times of each step */
-  const wr_buf *arena;             /* the largest of the plans' */
+  const wr_plan *lender;           /* that with the most memory for activations, which the others use too */
 };
 
 /* --------------------------------------------------------------------------------------------------------- sizes */
@@ -86,7 +86,7 @@ static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bo
     wr_bind(&b->program, b->io.v[i], &e->state, layer_offset(e, i, true));
   }
   const wr_plan_options options = {
-      .classes = &e->classes, .tune = &e->model->ctx->tune, .use = e->model->use, .profile = profiled, .arena = e->arena};
+      .classes = &e->classes, .tune = &e->model->ctx->tune, .use = e->model->use, .profile = profiled, .lender = e->lender};
   pthread_mutex_lock(&e->model->ctx->lock);
   const weir_status s = wr_plan_make(&b->program, &e->model->ctx->mem, &options, &b->plan);
   pthread_mutex_unlock(&e->model->ctx->lock);
@@ -113,7 +113,7 @@ static weir_status need_plan(wr_engine *e, int rows, int out, bool profiled, buc
       return s;
     }
     b->made = true;
-    if (!e->arena || b->plan.arena.bytes > e->arena->bytes) e->arena = &b->plan.arena;
+    if (!e->lender || b->plan.arena_bytes > e->lender->arena_bytes) e->lender = &b->plan;
   }
   *result = b;
   return WEIR_OK;

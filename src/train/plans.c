@@ -41,8 +41,8 @@ static weir_status find_moved(const weir_trainer *t, wr_stage *s) {
 
 /* ------------------------------------------------------------------------------------------------------------------- planning */
 
-static weir_status make_stage(weir_trainer *t, wr_stage *s, const wr_buf *arena) {
-  const wr_plan_options options = {.tune = &t->ctx->tune, .use = t->set.o.use, .profile = true, .arena = arena};
+static weir_status make_stage(weir_trainer *t, wr_stage *s, const wr_plan *lender) {
+  const wr_plan_options options = {.tune = &t->ctx->tune, .use = t->set.o.use, .profile = true, .lender = lender};
   WR_TRY(wr_program_status(&s->program));
   pthread_mutex_lock(&t->ctx->lock);
   const weir_status st = wr_plan_make(&s->program, &t->ctx->mem, &options, &s->plan);
@@ -63,7 +63,7 @@ static void free_stage(weir_trainer *t, wr_stage *s) {
 }
 
 static weir_status build_pass(weir_trainer *t, wr_stage *s, wr_train_io *io, wr_remat remat, bool forward_only,
-                              const wr_buf *arena) {
+                              const wr_plan *lender) {
   const wr_train_shape shape = {.B = t->set.o.batch,
                                 .T = t->set.o.ctx,
                                 .layout = t->layout,
@@ -78,7 +78,7 @@ static weir_status build_pass(weir_trainer *t, wr_stage *s, wr_train_io *io, wr_
     if (shape.accumulate) wr_bind(&s->program, s->program.values[value].grad, &t->grads, t->slots[i].at);
   }
   s->split = io->first_backward;
-  return make_stage(t, s, arena);
+  return make_stage(t, s, lender);
 }
 
 /* A value like slot i's weight, bound; `prefix` before the parameter's name. */
@@ -94,7 +94,7 @@ static int gradient(weir_trainer *t, wr_program *p, int i) {
   const wr_program *micro = &t->micro.program;
   const wr_value *grad = &micro->values[micro->values[t->io.params[i].value].grad];
   if (t->grads.addr) return like(p, WR_STATE, &t->slots[i], "grad.", &t->grads, t->slots[i].at);
-  return like(p, WR_STATE, &t->slots[i], "grad.", &t->micro.plan.arena, grad->offset);
+  return like(p, WR_STATE, &t->slots[i], "grad.", &t->micro.plan.places[0].arena, grad->offset);
 }
 
 static weir_status build_norm(weir_trainer *t) {
@@ -170,7 +170,7 @@ static weir_status choose_remat(weir_trainer *t) {
 
 weir_status wr_train_plans_open(weir_trainer *t) {
   WR_TRY(choose_remat(t));
-  WR_TRY(build_pass(t, &t->valid, &t->valid_io, WR_REMAT_NONE, true, &t->micro.plan.arena));
+  WR_TRY(build_pass(t, &t->valid, &t->valid_io, WR_REMAT_NONE, true, &t->micro.plan));
   WR_TRY(build_norm(t));
   WR_TRY(build_rules(t));
   const uint64_t prints[] = {t->micro.plan.fingerprint, t->norm.plan.fingerprint, t->rules.plan.fingerprint};
