@@ -287,6 +287,7 @@ DEV f32 group_max(f32 x, LOCAL f32 *room, i32 n) {
 #define WR_DEV_A14 WR_DEV_A13 WR_DEV_P(13)
 #define WR_DEV_A15 WR_DEV_A14 WR_DEV_P(14)
 #define WR_DEV_A16 WR_DEV_A15 WR_DEV_P(15)
+#define WR_DEV_A17 WR_DEV_A16 WR_DEV_P(16)
 #define WR_DEV_PARAMS(n) \
   (GLOBAL const wr_dev_call *c WR_DEV_UNUSED, GLOBAL const wr_dev_regs *regs WR_DEV_UNUSED, GLOBAL u8 *scratch WR_DEV_UNUSED WR_DEV_A##n)
 
@@ -311,6 +312,7 @@ DEV f32 group_max(f32 x, LOCAL f32 *room, i32 n) {
 #define WR_DEV_V14 WR_DEV_V13, v[16]
 #define WR_DEV_V15 WR_DEV_V14, v[17]
 #define WR_DEV_V16 WR_DEV_V15, v[18]
+#define WR_DEV_V17 WR_DEV_V16, v[19]
 #define KERNEL(name, items, n)                                                             \
   static void name##_body WR_DEV_PARAMS(n);                                                \
   static void name##_emulate(void **v) { name##_body(v[0], v[1], v[2] WR_DEV_V##n); }      \

@@ -6,6 +6,9 @@
 #include "ops/rule_i.h"
 
 size_t rnn_bwd_ref_scratch(const wr_call *c, int n_threads);
+const char *rnn_dev_refuses(const wr_call *c);
+const char *rnn_bwd_dev_refuses(const wr_call *c);
+size_t rnn_bwd_dev_scratch(const wr_call *c, int n_threads);
 
 #define WR_ROWS_FILE "ops/rnn/rnn.def"
 #include "ops/rows_i.h"
