@@ -22,6 +22,12 @@ static size_t paged_scratch(const wr_call *c, int n_threads) {
   return wr_paged_room_of(&view, n_threads, 0).bytes;
 }
 
+static size_t paged_dev_scratch(const wr_call *c, int n_threads) {
+  (void)n_threads;
+  return (size_t)(c->args[PAGED_Q].ext[0] * c->args[PAGED_Q].ext[1] * wr_paged_dev_splits(c) * (c->args[PAGED_VCACHE].ext[3] + 2)) *
+         sizeof(float);
+}
+
 static size_t room_scratch(const wr_arg *q, const wr_arg *k, const wr_arg *v, int n_threads) {
   return (size_t)n_threads * wr_attn_room_of(NULL, 0, q->ext[2], v->ext[2], q->ext[1] / k->ext[1]).bytes;
 }

@@ -184,4 +184,13 @@ static inline wr_attn_sums wr_attn_slot(const wr_call *c, const wr_paged_room *r
   return wr_attn_sums_at(room->slots + ((split * Nkv + kv) * rows + row) * (q->ext[1] / Nkv) * (Dv + 2), n, Dv);
 }
 
+/* ---- paged form on other devices */
+
+/* Splits that have groups and scratch of their own; 0: rows are enough to keep a device busy. */
+enum { WR_PAGED_DEV_FEW = 16 };
+static inline int64_t wr_paged_dev_splits(const wr_call *c) {
+  if (c->args[PAGED_Q].ext[0] > WR_PAGED_DEV_FEW) return 0;
+  return (c->args[PAGED_TABLE].ext[1] * WR_KV_PAGE + WR_ATTN_SPLIT - 1) / WR_ATTN_SPLIT;
+}
+
 #endif
