@@ -23,7 +23,7 @@ weir_status wr_liveness(const wr_program *p, wr_memory_plan *m);
 weir_status wr_place_arena(const wr_program *p, wr_memory_plan *m);
 
 /* ---- split.c: which place runs which instruction, and what has to be moved between them. Fills places, parts, home, readers. */
-weir_status wr_split(wr_plan *plan);
+weir_status wr_plan_split(wr_plan *plan);
 weir_status wr_move(wr_plan *plan, const wr_plan_part *to, const struct wr_value_move *m); /* the live rows */
 
 #endif

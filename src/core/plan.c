@@ -223,7 +223,7 @@ static weir_status make(wr_plan *plan, wr_memory_plan *m) {
     return wr_fail_nomem(n * sizeof *plan->list.steps, "a plan");
   plan->list.n = p->n_instrs;
   *plan->regs_host = full;
-  WR_TRY(wr_split(plan));
+  WR_TRY(wr_plan_split(plan));
   WR_TRY(wr_liveness(p, m));
   WR_TRY(select_rows(plan, m, &full));
   WR_TRY(wr_place_arena(p, m));

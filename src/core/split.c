@@ -93,7 +93,7 @@ static weir_status find_moves(wr_plan *plan, wr_plan_part *part, uint8_t *has) {
   return WEIR_OK;
 }
 
-weir_status wr_split(wr_plan *plan) {
+weir_status wr_plan_split(wr_plan *plan) {
   const size_t n = (size_t)WR_MAX(plan->program->n_values, 1);
   plan->home = wr_calloc(n, 1);
   plan->readers = wr_calloc(n, 1);
