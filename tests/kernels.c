@@ -6,7 +6,7 @@
  *   kernels --list               the rows, their numeric class and how many cases take them
  *   kernels --only PATTERN       the same as PATTERN
  *   kernels --flop N             leave out the cases that take more operations (under an emulator)
- *   kernels --device NAME        which device runs the rows of the dialect (emu)
+ *   kernels --device NAME        which device runs the rows of the dialect (emu), say opencl:0
  *   kernels --bits               print a hash of each result of each class and case, to be compared with another build's
  *
  * For each row and case: the result against the op's reference row run on doubles, within the tolerance of the dtype table;
@@ -739,7 +739,7 @@ static int perf(const char *pattern, int threads, int reps, bool json) {
 int main(int argc, char **argv) {
   const wr_device_api *api = &wr_device_emu;
   bool is_perf = false, is_list = false, json = false;
-  int threads = 0, reps = 0;
+  int threads = 0, reps = 0, index = 0;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--perf") == 0)
       is_perf = true;
@@ -757,8 +757,8 @@ int main(int argc, char **argv) {
       flop_limit = atof(argv[++i]);
     else if (strcmp(argv[i], "--bits") == 0)
       print_bits = true;
-    else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc && wr_device_find(argv[i + 1]))
-      api = wr_device_find(argv[++i]);
+    else if (strcmp(argv[i], "--device") == 0 && i + 1 < argc && wr_device_find(argv[i + 1], &index))
+      api = wr_device_find(argv[++i], &index);
     else if (argv[i][0] != '-')
       only = argv[i];
     else {
@@ -770,7 +770,7 @@ int main(int argc, char **argv) {
   setvbuf(stdout, NULL, _IOLBF, 0);
   for (int i = 0; i < TEAMS; i++)
     if (wr_device_cpu.open(&(wr_device_options){.threads = i + 1}, &cpus[i]) != WEIR_OK ||
-        api->open(&(wr_device_options){.threads = 1, .order = i}, &others[i]) != WEIR_OK) {
+        api->open(&(wr_device_options){.threads = 1, .order = i, .index = index}, &others[i]) != WEIR_OK) {
       fprintf(stderr, "kernels: %s\n", weir_last_error());
       return 1;
     }

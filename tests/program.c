@@ -19,7 +19,7 @@ static wr_mem mem;
 static bool open_device(const char *name) {
   const wr_device_options options = {.threads = 2};
   device = NULL;
-  weir_status s = wr_device_find(name)->open(&options, &device);
+  weir_status s = wr_device_find(name, NULL)->open(&options, &device);
   CHECK_MSG(s == WEIR_OK, "%s", weir_last_error());
   if (s == WEIR_OK) wr_mem_init(&mem, device, 0);
   return s == WEIR_OK;

@@ -20,7 +20,7 @@ static bool open_all(void) {
   const wr_device_options options = {.threads = 2};
   device = NULL;
   golden = NULL;
-  if (!CHECK_MSG(wr_device_find("cpu")->open(&options, &device) == WEIR_OK, "%s", weir_last_error())) return false;
+  if (!CHECK_MSG(wr_device_find("cpu", NULL)->open(&options, &device) == WEIR_OK, "%s", weir_last_error())) return false;
   wr_mem_init(&mem, device, 0);
   return CHECK_MSG(wr_gguf_open("tests/golden/train.gguf", NULL, &golden) == WEIR_OK, "%s", weir_last_error());
 }
@@ -417,7 +417,7 @@ static void recomputation_takes_less_memory(void) {
       wr_program p;
       wr_plan plan;
       wr_train_io io;
-      REQUIRE(wr_device_find("null")->open(&(wr_device_options){.threads = 2}, &null) == WEIR_OK);
+      REQUIRE(wr_device_find("null", NULL)->open(&(wr_device_options){.threads = 2}, &null) == WEIR_OK);
       wr_mem_init(&none, null, 0);
       wr_program_init(&p);
       if (CHECK(wr_spec_preset(archs[a], "100m", 4096, 256, &s) == WEIR_OK) &&

@@ -95,21 +95,29 @@ typedef struct weir_context weir_context;
 typedef struct weir_context_options {
   int threads;             /* 0: the physical cores that affinity and cgroup quota leave; at most 1024 */
   bool pin;                /* bind thread i to the i-th usable CPU */
-  const char *device;      /* NULL: "cpu". "null" plans without memory: plans only, running gives EUNSUPPORTED */
+  /* NULL: "cpu". "opencl": the first OpenCL device that can be used, "opencl:1" the second of weir_device_list. "emu" runs other devices'
+   * kernels on the host, for tests. "null" plans without memory: plans only, running gives EUNSUPPORTED */
+  const char *device;
   uint64_t memory_bytes;   /* upper limit for everything that models and sessions take; 0: what the machine allows */
+  int (*progress)(void *user, const char *what, double done); /* while kernels are compiled; done 0 ... 1; not 0 back: ESTOPPED. May be NULL */
+  void *user;
 } weir_context_options;
 weir_status weir_context_open(const weir_context_options *options, weir_context **out);
 void weir_context_close(weir_context *ctx);               /* NULL allowed; after its models */
 int weir_context_threads(const weir_context *ctx);
+int64_t weir_context_launches(const weir_context *ctx);   /* kernels started on a device other than the CPU since it was opened */
 /* The memory that a new model or session could still take: the least of limit, cgroup, address-space limit and free memory. */
 uint64_t weir_context_memory(const weir_context *ctx);
 
+/* What this machine has: the processor, each device of each OpenCL driver, a line for a driver that cannot be loaded, or for that there is
+ * none. Pointers are good during the call. */
 typedef struct weir_device_info {
-  const char *name, *text; /* "cpu", "the CPU: avx512, 2 threads"; valid until the thread's next call */
-  bool usable;             /* can run models here */
+  const char *name, *text;       /* "cpu", "opencl:0": what weir_context_options.device takes; "the CPU: avx512, 2 threads", or why not */
+  const char *driver, *platform; /* its version; "OpenCL 3.0 ...": NULL where there is none */
+  uint64_t memory_bytes;         /* of its own, or what it may take of the host's; 0: what the host has */
+  bool usable;                   /* can run models here */
 } weir_device_info;
-int weir_device_count(void);
-weir_status weir_device_at(int i, weir_device_info *out); /* EUSAGE: no such i */
+weir_status weir_device_list(void (*each)(void *user, const weir_device_info *d), void *user);
 
 /* What the caller was given to keep (it says 'weir_free') goes back here. NULL allowed. */
 void weir_free(void *ptr);

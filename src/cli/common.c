@@ -29,8 +29,14 @@ int wr_done(const wr_options *o) {
   return 1;
 }
 
+static int show_progress(void *user, const char *what, double done) {
+  wr_progress(user, what, done);
+  return 0;
+}
+
 weir_status wr_open_context(const wr_options *o, weir_context **out) {
-  const weir_context_options options = {.threads = (int)o->threads, .pin = o->pin, .device = o->device};
+  const weir_context_options options = {
+      .threads = (int)o->threads, .pin = o->pin, .device = o->device, .progress = show_progress, .user = (void *)(uintptr_t)o};
   return weir_context_open(&options, out);
 }
 

@@ -1,12 +1,27 @@
 /* The table of devices, memory of the host as devices have it, and how a step's work is shared out among the threads of a team. */
 #include "device/device.h"
 
-const wr_device_api *const wr_devices[] = {&wr_device_cpu, &wr_device_emu, &wr_device_null};
+#include <stdlib.h>
+
+const wr_device_api *const wr_devices[] = {&wr_device_cpu, &wr_device_opencl, &wr_device_emu, &wr_device_null};
 const int wr_devices_n = (int)WR_ARRAY_LEN(wr_devices);
 
-const wr_device_api *wr_device_find(const char *name) {
-  for (int i = 0; i < wr_devices_n; i++)
-    if (strcmp(wr_devices[i]->name, name) == 0) return wr_devices[i];
+/* false: what follows the name is no ":N", or N is not for this device. */
+static bool index_of(const wr_device_api *api, const char *rest, int *index) {
+  char *end;
+  if (index) *index = 0;
+  if (!*rest) return true;
+  if (!index || !api->list || rest[0] != ':' || rest[1] < '0' || rest[1] > '9') return false;
+  const long n = strtol(rest + 1, &end, 10);
+  *index = (int)WR_MIN(n, INT32_MAX - 1) + 1;
+  return !*end;
+}
+
+const wr_device_api *wr_device_find(const char *name, int *index) {
+  for (int i = 0; i < wr_devices_n; i++) {
+    const size_t n = strlen(wr_devices[i]->name);
+    if (strncmp(wr_devices[i]->name, name, n) == 0 && index_of(wr_devices[i], name + n, index)) return wr_devices[i];
+  }
   return NULL;
 }
 

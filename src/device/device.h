@@ -132,12 +132,24 @@ typedef struct wr_device_options {
   int threads; /* 0: all usable physical cores */
   bool pin;
   int order; /* emu: of the work items, see device/emu/emu.c */
+  int index; /* opencl: which of its devices, from 1 on; 0: the first that can be used */
+  int (*progress)(void *user, const char *what, double done); /* of what takes long: compiling kernels. Not 0: ESTOPPED. May be NULL */
+  void *user;
 } wr_device_options;
 
+/* A line of `weir devices`. Pointers are good during the call that tells it. */
+typedef struct wr_device_facts {
+  const char *name, *text, *driver, *platform; /* driver, platform: NULL where there is none */
+  uint64_t memory_bytes;                       /* 0: not known, or what the host has */
+  bool usable;                                 /* can run models here */
+} wr_device_facts;
+typedef void wr_device_tell_fn(void *user, const wr_device_facts *f);
+
 typedef struct wr_device_api {
-  const char *name; /* "cpu", "null" */
+  const char *name; /* "cpu", "opencl", "null" */
   const char *rows; /* the rows that it runs: wr_row.device; NULL: runs nothing, any row will do */
   const char *doc;
+  weir_status (*list)(wr_device_tell_fn *tell, void *user); /* NULL: it is one device, and always there */
   weir_status (*open)(const wr_device_options *options, wr_device **out);
   void (*close)(wr_device *d);
   weir_status (*alloc)(wr_device *d, size_t bytes, bool huge, const char *what, wr_buf *out); /* 64-byte aligned, zeroed */
@@ -159,11 +171,15 @@ struct wr_device {
   uint32_t isa;      /* cpu: WR_ISA_* levels and features that kernels may use */
   int64_t launches;  /* kernels of the dialect that were started since it was opened */
   size_t used_bytes, peak_bytes;
+  bool own_memory;       /* apart from the host's */
+  uint64_t memory_bytes; /* that it may take, imports included; 0: what the host has, see wr_memory_available */
+  const char *title;     /* for people; NULL: the api's name says it */
   void *priv;
 };
 
-extern const wr_device_api wr_device_cpu, wr_device_emu, wr_device_null;
-const wr_device_api *wr_device_find(const char *name); /* NULL: no such device */
+extern const wr_device_api wr_device_cpu, wr_device_opencl, wr_device_emu, wr_device_null;
+/* "cpu", "opencl:1"; *index: the number after the colon and one, 0 without; NULL: none is allowed. NULL: no such device. */
+const wr_device_api *wr_device_find(const char *name, int *index);
 extern const wr_device_api *const wr_devices[];
 extern const int wr_devices_n;
 

@@ -24,10 +24,12 @@ weir_status wr_mem_alloc(wr_mem *m, wr_mem_class c, size_t bytes, bool huge, con
   return WEIR_OK;
 }
 
-weir_status wr_mem_import(wr_mem *m, const void *host, size_t bytes, wr_buf *out) {
-  WR_TRY(m->device->api->import(m->device, host, bytes, out));
-  m->imported_bytes += bytes;
-  return WEIR_OK;
+weir_status wr_mem_import(wr_mem *m, wr_mem_class c, const void *host, size_t bytes, const char *what, wr_buf *out) {
+  const weir_status s = m->device->api->import(m->device, host, bytes, out);
+  if (s == WEIR_OK) m->imported_bytes += bytes;
+  if (s != WEIR_EUNSUPPORTED) return s;
+  WR_TRY(wr_mem_alloc(m, c, bytes, true, what, out));
+  return m->device->api->write(m->device, out, 0, host, bytes);
 }
 
 void wr_mem_free(wr_mem *m, wr_mem_class c, wr_buf *b) {

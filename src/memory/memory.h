@@ -27,7 +27,8 @@ typedef struct wr_mem {
 void wr_mem_init(wr_mem *m, wr_device *d, size_t limit_bytes);
 /* ENOMEM names `what`, the bytes, what is in use and the limit. huge: advise huge pages. */
 weir_status wr_mem_alloc(wr_mem *m, wr_mem_class c, size_t bytes, bool huge, const char *what, wr_buf *out);
-weir_status wr_mem_import(wr_mem *m, const void *host, size_t bytes, wr_buf *out);
+/* Memory of the host, which must stay: used in place where the device can, else copied, and then it counts as alloc's does. */
+weir_status wr_mem_import(wr_mem *m, wr_mem_class c, const void *host, size_t bytes, const char *what, wr_buf *out);
 void wr_mem_free(wr_mem *m, wr_mem_class c, wr_buf *b); /* an empty wr_buf is allowed */
 size_t wr_mem_used(const wr_mem *m);
 

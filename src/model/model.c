@@ -5,7 +5,7 @@
 static weir_status import_weights(wr_model *m) {
   for (int i = 0; i < m->n_weights; i++) {
     wr_weight *w = &m->weights[i];
-    WR_TRY(wr_mem_import(m->mem, w->host, w->bytes, &w->buf));
+    WR_TRY(wr_mem_import(m->mem, WR_MEM_WEIGHTS, w->host, w->bytes, "weights", &w->buf));
     m->weight_bytes += w->bytes;
     m->token_bytes += wr_weight_is_looked_up(m, w) ? w->bytes / (size_t)w->rows : w->bytes;
   }

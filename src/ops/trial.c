@@ -96,17 +96,73 @@ weir_status wr_trial_reset(wr_trial *t, const wr_row *row, int n_threads) {
   return WEIR_OK;
 }
 
+/* What a call touches, as a device has it that follows no addresses but its own: whole areas, guards and all. */
+enum { AREAS = WR_MAX_ARGS + 2 };
+typedef struct staging {
+  struct {
+    uint8_t *host;
+    wr_buf buf;
+  } areas[AREAS];
+  int n;
+} staging;
+
+static weir_status stage_area(staging *g, wr_device *d, void *host, size_t bytes) {
+  if (!host) return WEIR_OK;
+  wr_buf *buf = &g->areas[g->n].buf;
+  WR_TRY(d->api->alloc(d, bytes, false, "a test case", buf));
+  g->areas[g->n++].host = host;
+  return d->api->write(d, buf, 0, host, bytes);
+}
+
+static void *staged(const staging *g, const void *host) {
+  const uint8_t *at = host;
+  for (int i = 0; i < g->n; i++)
+    if (at >= g->areas[i].host && at < g->areas[i].host + g->areas[i].buf.bytes)
+      return (char *)g->areas[i].buf.addr + (at - g->areas[i].host);
+  return NULL;
+}
+
+static weir_status stage(staging *g, const wr_trial *t, wr_device *d, wr_call *c) {
+  WR_TRY(stage_area(g, d, (void *)(uintptr_t)c->regs, sizeof *c->regs)); /* the first: not read back */
+  for (int i = 0; i < WR_MAX_ARGS; i++) WR_TRY(stage_area(g, d, t->args[i].base, t->args[i].bytes + 2 * WR_TRIAL_GUARD));
+  WR_TRY(stage_area(g, d, t->scratch, t->scratch_total));
+  c->regs = staged(g, c->regs);
+  c->scratch = staged(g, c->scratch);
+  for (int i = 0; i < WR_MAX_ARGS; i++) c->args[i].data = staged(g, c->args[i].data);
+  return WEIR_OK;
+}
+
+static weir_status unstage(staging *g, wr_device *d, weir_status s) {
+  for (int i = 0; i < g->n; i++) {
+    wr_buf *buf = &g->areas[i].buf;
+    if (i && s == WEIR_OK) s = d->api->read(d, buf, 0, g->areas[i].host, buf->bytes);
+    d->api->free(d, buf);
+  }
+  return s;
+}
+
+static weir_status run_list(wr_device *d, wr_list *list, uint64_t *ns) {
+  if (d->api->prepare) WR_TRY(d->api->prepare(d, list));
+  const uint64_t before = wr_now_ns();
+  const weir_status s = d->api->run(d, list);
+  if (ns) *ns = wr_now_ns() - before;
+  if (list->prepared) d->api->release(d, list);
+  return s;
+}
+
 weir_status wr_trial_run(wr_trial *t, const wr_row *row, wr_device *d, int n, uint64_t *ns) {
   size_t takes = (size_t)wr_list_take_stride(n) * (size_t)d->n_threads;
   wr_list list = {.n = n};
+  wr_call call = t->call;
+  staging g = {.n = 0};
   list.steps = wr_calloc((size_t)n, sizeof *list.steps);
   list.take = wr_calloc(takes, sizeof *list.take);
   weir_status s = list.steps && list.take ? WEIR_OK : wr_fail_nomem((size_t)n * sizeof *list.steps, "a list of test calls");
+  if (s == WEIR_OK && d->api->host != wr_host_addr) s = stage(&g, t, d, &call);
   for (int i = 0; i < n && s == WEIR_OK; i++)
-    list.steps[i] = (wr_step){.run = row->run, .launch = row->launch, .name = row->name, .barrier = true, .call = t->call};
-  uint64_t before = wr_now_ns();
-  if (s == WEIR_OK) s = d->api->run(d, &list);
-  if (ns) *ns = wr_now_ns() - before;
+    list.steps[i] = (wr_step){.run = row->run, .launch = row->launch, .name = row->name, .barrier = true, .call = call};
+  if (s == WEIR_OK) s = run_list(d, &list, ns);
+  s = unstage(&g, d, s);
   wr_free(list.steps);
   wr_free(list.take);
   return s;
