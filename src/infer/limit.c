@@ -20,7 +20,8 @@ weir_status wr_limit_init(wr_limit *l, const weir_model *m) {
   *l = (wr_limit){.m = m};
   l->ranges = wr_calloc((size_t)WR_MAX(w->n_weights, 1), sizeof *l->ranges);
   if (!l->ranges) return wr_fail_nomem((size_t)w->n_weights * sizeof *l->ranges, "the limit's ranges");
-  for (int i = 0; i < w->n_weights && l->bytes < LIMIT_BYTES; i++) {
+  /* memory that the host does not see has no limit that could be read here */
+  for (int i = 0; i < w->n_weights && l->bytes < LIMIT_BYTES && !m->ctx->device->own_memory; i++) {
     const wr_weight *x = &w->weights[i];
     if (wr_weight_is_looked_up(w, x)) continue;
     const size_t bytes = (size_t)WR_MIN((double)x->bytes, LIMIT_BYTES - l->bytes);

@@ -44,6 +44,10 @@ weir_status wr_context_tune_open(weir_context *ctx) {
     snprintf(out, cap, "none: device %s runs no kernels", ctx->device->api->name);
     return WEIR_OK;
   }
+  if (ctx->device->api != &wr_device_cpu) {
+    snprintf(out, cap, "none: it is for the CPU's kernels, not for those of device %s", ctx->device->api->name);
+    return WEIR_OK;
+  }
   if (set && strcmp(set, "off") == 0) {
     snprintf(out, cap, "none: WEIR_TUNE is off");
     return WEIR_OK;
@@ -91,8 +95,8 @@ weir_status weir_tune(weir_context *ctx, weir_tune_fn fn, void *user) {
   weir_machine *id;
   wr_str text = {0};
   telling t = {fn, user};
-  if (!ctx->device->team)
-    return wr_fail(WEIR_EUNSUPPORTED, "device %s runs no kernels: nothing can be timed on it", ctx->device->api->name);
+  if (ctx->device->api != &wr_device_cpu)
+    return wr_fail(WEIR_EUNSUPPORTED, "kernels are tuned on the CPU only, not on device %s", ctx->device->api->name);
   WR_TRY(find(ctx, &id, path, sizeof path));
   const weir_status s = tune(ctx, &t, id, path, &text);
   wr_str_free(&text);

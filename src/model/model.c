@@ -28,11 +28,41 @@ uint64_t wr_model_huge_bytes(const wr_model *m) {
   return sum;
 }
 
+/* The best type in which that many parameters fit, by its bits each; NULL: none. */
+static const wr_dtype_info *type_that_fits(uint64_t parameters, uint64_t bytes) {
+  const wr_dtype_info *best = NULL;
+  for (int t = 0; t < WR_DTYPE_COUNT; t++) {
+    const wr_dtype_info *i = &wr_dtypes[t];
+    if (i->kind == WR_INT || (double)parameters * i->block_bytes / i->block > (double)bytes) continue;
+    if (!best || i->block_bytes * best->block > best->block_bytes * i->block) best = i;
+  }
+  return best;
+}
+
+/* Before anything is read or packed: a device with little memory says what it would take. */
+static weir_status fits_device(const wr_model *m) {
+  enum { REST = 10 }; /* a part for what is not weights: KV cache, activations */
+  const wr_device *d = m->mem->device;
+  const uint64_t taken = wr_mem_used(m->mem) + m->mem->imported_bytes, left = d->memory_bytes - WR_MIN(d->memory_bytes, taken);
+  char need[16], have[16];
+  uint64_t bytes = 0;
+  for (int i = 0; i < m->n_weights; i++) bytes += m->weights[i].bytes;
+  if (!d->memory_bytes || bytes <= left) return WEIR_OK;
+  const wr_dtype_info *fits = type_that_fits(m->parameters, left - left / REST);
+  wr_size_text(need, bytes);
+  wr_size_text(have, left);
+  wr_fail(WEIR_ENOMEM, "%s: the weights take %s, but the device %s has %s left", wr_gguf_path(m->gguf), need, d->title, have);
+  if (!fits) return wr_fail(WEIR_ENOMEM, "%s; no type of weights is small enough: take the device cpu", weir_last_error());
+  return wr_fail(WEIR_ENOMEM, "%s: its %.3g million parameters fit as %s (weir quantize), or take the device cpu", weir_last_error(),
+                 (double)m->parameters * 1e-6, fits->name);
+}
+
 static weir_status open_model(wr_model *m, const char *path, const wr_model_options *options) {
   const wr_gguf_options file = {.no_mmap = options->no_mmap};
   WR_TRY(wr_gguf_open(path, &file, &m->gguf));
   WR_TRY(wr_hparams_read(m->gguf, &m->h));
   WR_TRY(wr_weights_find(m));
+  WR_TRY(fits_device(m));
   wr_str why = {0};
   weir_status s = wr_pack_open(m, options, &why);
   if (s == WEIR_OK) {

@@ -17,6 +17,9 @@
 static weir_status open_all(weir_trainer *t, const char *folder, const weir_train_options *options) {
   if (!t->ctx->device->team)
     return wr_fail(WEIR_EUNSUPPORTED, "device %s plans only: training runs on the cpu", t->ctx->device->api->name);
+  if (t->ctx->device->own_memory)
+    return wr_fail(WEIR_EUNSUPPORTED, "training on a device with memory of its own (%s) is not supported yet: take the device cpu",
+                   t->ctx->device->title);
   WR_TRY(wr_settings_resolve(options, folder, &t->set, &t->resumes));
   t->clock.trace = t->set.o.trace;
   if (folder) {

@@ -1,4 +1,4 @@
-/* The OpenCL library as it is found when weir runs, the names of its errors, and the devices that it has.
+/* The OpenCL library as it is found when weir runs (libOpenCL.so.1, or what WEIR_OPENCL names), the names of its errors, and the devices that it has.
  *
  * The loader (libOpenCL.so.1) passes over drivers that it cannot load without a word; so that a user learns of them, the files by which
  * drivers are registered (*.icd, each a line with a library's name) are read here too. References: OpenCL 1.2 specification, 4.1, 4.2;
@@ -10,7 +10,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#define LIBRARY "libOpenCL.so.1"
 enum { PLATFORMS_MAX = 16, DEVICES_MAX = 64, ICD_FILE_BYTES = 4096 };
 static const int NO_PLATFORM = -1001; /* CL_PLATFORM_NOT_FOUND_KHR */
 
@@ -21,7 +20,8 @@ static wr_cl_api functions;
 static char missing[256]; /* why there is none */
 
 static void load(void) {
-  void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  const char *chosen = getenv("WEIR_OPENCL"), *name = chosen && *chosen ? chosen : "libOpenCL.so.1";
+  void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     snprintf(missing, sizeof missing, "no OpenCL here: %s (Debian: ocl-icd-libopencl1 and a driver)", dlerror());
     return;
@@ -32,7 +32,7 @@ static void load(void) {
   WR_CL_FUNCTIONS(X)
 #undef X
   if (!absent) return; /* it stays open: drivers do not like to be unloaded */
-  snprintf(missing, sizeof missing, LIBRARY " is too old: it has no %s, which OpenCL 1.2 has", absent);
+  snprintf(missing, sizeof missing, "%.100s is too old: it has no %s, which OpenCL 1.2 has", name, absent);
   dlclose(library);
 }
 
