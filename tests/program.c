@@ -723,7 +723,7 @@ static void several_devices(void) {
   float one[SPLIT_LIVE * SPLIT_D], two[SPLIT_LIVE * SPLIT_D];
   wr_device *emu;
   if (!open_device("cpu")) return;
-  REQUIRE(wr_device_find("emu")->open(NULL, &emu) == WEIR_OK);
+  REQUIRE(wr_device_find("emu", NULL)->open(NULL, &emu) == WEIR_OK);
   run_split(device, one, 1, 0);
   run_split(emu, two, 3, 2 * 2 * SPLIT_LIVE * SPLIT_BYTES); /* there and back, twice; x never leaves the CPU */
   for (int i = 0; i < SPLIT_LIVE * SPLIT_D; i++) CHECK_NEAR(two[i], one[i], 1e-5);
@@ -740,7 +740,7 @@ static void devices_that_disagree(void) {
   wr_mem *others[] = {&other};
   wr_buf w, b;
   if (!open_device("cpu")) return;
-  REQUIRE(wr_device_find("emu")->open(NULL, &emu) == WEIR_OK);
+  REQUIRE(wr_device_find("emu", NULL)->open(NULL, &emu) == WEIR_OK);
   wr_mem_init(&other, emu, 0);
   REQUIRE(wr_mem_alloc(&mem, WR_MEM_WEIGHTS, SPLIT_BYTES, false, "w", &w) == WEIR_OK);
   REQUIRE(wr_mem_alloc(&other, WR_MEM_WEIGHTS, SPLIT_BYTES, false, "b", &b) == WEIR_OK);

@@ -137,6 +137,9 @@ static void describe(const wr_cl_api *cl, cl_platform_id platform, cl_device_id 
   d->max_group = (size_t)device_number(cl, id, CL_DEVICE_MAX_WORK_GROUP_SIZE);
   d->align_bytes = (size_t)WR_MAX(device_number(cl, id, CL_DEVICE_MEM_BASE_ADDR_ALIGN) / 8, 64);
   d->shared = (type & CL_DEVICE_TYPE_CPU) || device_number(cl, id, CL_DEVICE_HOST_UNIFIED_MEMORY);
+  char platform_name[96];
+  platform_text(cl, platform, CL_PLATFORM_NAME, platform_name, sizeof platform_name);
+  d->keeps_kernels = strcmp(platform_name, "Portable Computing Language") == 0;
   d->exact_divide = (math & CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT) != 0;
   refuse(cl, d);
 }
@@ -213,7 +216,7 @@ weir_status wr_cl_list(wr_device_tell_fn *tell, void *user) {
   const weir_status s = wr_cl_devices(&list, &n);
   if (s != WEIR_OK || !n) tell(user, &(wr_device_facts){.name = "opencl", .text = weir_last_error()});
   for (int i = 0; i < n; i++) {
-    char name[16], text[512];
+    char name[24], text[512];
     const wr_cl_device *d = &list[i];
     snprintf(name, sizeof name, "opencl:%d", i);
     snprintf(text, sizeof text, "%s, %s%s%s", d->name, d->shared ? "in the host's memory" : "with memory of its own",

@@ -26,6 +26,7 @@ typedef struct start {
   cl_kernel kernel;
   size_t global[3], local[3];
   int step;
+  bool first;        /* of its kernel on this device: some drivers compile then */
 } start;
 
 typedef struct prepared {
@@ -36,6 +37,7 @@ typedef struct prepared {
   int n_blocks;
   buffer **used;         /* writable ones: what the host gives away for a run */
   int n_used;
+  bool ran;
 } prepared;
 
 typedef struct state {
@@ -44,6 +46,8 @@ typedef struct state {
   cl_context context;
   cl_command_queue compute, profiled, copy;
   wr_cl_programs programs;
+  const wr_dev_kernel **known; /* kernels that a list has started */
+  size_t n_known, cap_known;
   buffer **buffers; /* sorted by addr */
   size_t n_buffers, cap_buffers;
   uintptr_t next;   /* made-up address */
@@ -283,6 +287,17 @@ static weir_status check_kernel(const state *s, cl_kernel k, const wr_dev_kernel
                  what->items, (unsigned long long)local, s->facts.name, most, (unsigned long long)s->facts.local_bytes);
 }
 
+static weir_status get_to_know(state *s, const wr_dev_kernel *kernel, bool *is_new) {
+  size_t i = 0;
+  while (i < s->n_known && s->known[i] != kernel) i++;
+  *is_new = i == s->n_known;
+  if (!*is_new) return WEIR_OK;
+  if (!wr_grow((void **)(uintptr_t)&s->known, &s->cap_known, s->n_known + 1, sizeof *s->known))
+    return wr_fail_nomem(s->n_known * sizeof *s->known, "a list of kernels");
+  s->known[s->n_known++] = kernel;
+  return WEIR_OK;
+}
+
 /* Call block, registers, scratch, then the first n_args arguments. */
 static weir_status make_start(state *s, const wr_launch *l, int k, const cl_mem *args, start *out) {
   const wr_dev_kernel *kernel = l->kernels[k].kernel;
@@ -292,6 +307,7 @@ static weir_status make_start(state *s, const wr_launch *l, int k, const cl_mem 
   out->kernel = s->cl->clCreateKernel(program, kernel->name, &error);
   if (error != CL_SUCCESS) return wr_cl_fail(error, "clCreateKernel", kernel->name);
   WR_TRY(check_kernel(s, out->kernel, kernel));
+  WR_TRY(get_to_know(s, kernel, &out->first));
   for (int i = 0; i < 3 + kernel->n_args; i++)
     WR_CL_TRY(s->cl->clSetKernelArg(out->kernel, (cl_uint)i, sizeof(cl_mem), args[i] ? &args[i] : NULL), kernel->name);
   for (int i = 0; i < 3; i++) {
@@ -371,7 +387,11 @@ static weir_status enqueue(wr_device *d, prepared *p, cl_command_queue queue) {
     WR_CL_TRY(s->cl->clEnqueueNDRangeKernel(queue, at->kernel, 3, NULL, at->global, at->local, 0, NULL, p->events ? &p->events[i] : NULL),
               "a kernel");
     d->launches++;
+    if (!at->first || p->ran) continue;
+    WR_TRY(wr_cl_programs_tell(&s->programs, (double)i / p->n));
+    WR_CL_TRY(s->cl->clFinish(queue), "a kernel's first run");
   }
+  p->ran = true;
   return WEIR_OK;
 }
 
@@ -442,6 +462,7 @@ static weir_status opencl_run(wr_device *d, wr_list *list) {
   if (!list->n) return WEIR_OK;
   pthread_mutex_lock(&s->running);
   const weir_status status = run_locked(d, list);
+  wr_cl_programs_told(&s->programs);
   pthread_mutex_unlock(&s->running);
   return status;
 }
@@ -453,6 +474,7 @@ static void free_state(state *s) {
   const cl_command_queue queues[] = {s->compute, s->profiled, s->copy};
   while (s->n_buffers) drop(s, s->n_buffers - 1);
   wr_free(s->buffers);
+  wr_free(s->known);
   wr_cl_programs_free(&s->programs);
   for (size_t i = 0; i < WR_ARRAY_LEN(queues); i++)
     if (queues[i]) cl->clReleaseCommandQueue(queues[i]);

@@ -43,6 +43,7 @@ typedef struct wr_cl_device {
   size_t max_group, align_bytes; /* work items of a group; of sub-buffers */
   bool shared;            /* its memory is the host's */
   bool exact_divide;      /* can be asked for correctly rounded division and square root */
+  bool keeps_kernels;     /* its driver keeps what it compiled itself: program.c */
 } wr_cl_device;
 /* All devices of all platforms, in the order that the loader gives. The caller frees *out. *n 0 and OK: there are none, and the sentence that
  * says why is left as an error's is. */
@@ -62,6 +63,7 @@ typedef struct wr_cl_programs {
 } wr_cl_programs;
 /* The program of a *_dev.c file (wr_dev_kernel.source), built now if it was not before, from the cache folder where a good binary is. */
 weir_status wr_cl_program(wr_cl_programs *p, const char *source, cl_program *out);
+weir_status wr_cl_programs_tell(wr_cl_programs *p, double done); /* ESTOPPED: the caller has had enough */
 void wr_cl_programs_told(wr_cl_programs *p); /* progress ends, if it was begun */
 void wr_cl_programs_free(wr_cl_programs *p);
 

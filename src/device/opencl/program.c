@@ -1,7 +1,10 @@
 /* Programs of the OpenCL device: a *_dev.c file each, compiled by the driver, kept as the driver's binary in <cache>/opencl.
  *
  * A binary's name is a hash of all that it depends on: source text, options, device, driver, platform. Its file is a head with a checksum and
- * the binary; what is damaged, or what the driver does not take, is compiled anew and replaced. What cannot be kept is no failure. */
+ * the binary; what is damaged, or what the driver does not take, is compiled anew and replaced. What cannot be kept is no failure.
+ *
+ * PoCL compiles a kernel when it is first started and keeps it in a cache of its own; asked for a binary, it would first compile every kernel
+ * of the program, minutes for ours. It is not asked. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -100,14 +103,12 @@ static void keep(wr_cl_programs *p, cl_program program, const char *folder, cons
   wr_free(file.ptr);
 }
 
-static weir_status tell(wr_cl_programs *p, const wr_dev_source *source) {
+weir_status wr_cl_programs_tell(wr_cl_programs *p, double done) {
   char what[160];
   if (!p->progress) return WEIR_OK;
   p->told = true;
   snprintf(what, sizeof what, "compiling kernels for %s", p->device->name);
-  return p->progress(p->user, what, (double)(source - wr_dev_sources) / wr_dev_sources_n)
-             ? wr_fail(WEIR_ESTOPPED, "stopped while kernels were compiled")
-             : WEIR_OK;
+  return p->progress(p->user, what, done) ? wr_fail(WEIR_ESTOPPED, "stopped while kernels were compiled") : WEIR_OK;
 }
 
 void wr_cl_programs_told(wr_cl_programs *p) {
@@ -118,7 +119,7 @@ void wr_cl_programs_told(wr_cl_programs *p) {
 static weir_status compile(wr_cl_programs *p, const wr_dev_source *source, cl_program *out) {
   cl_int error;
   const char *text = source->text;
-  WR_TRY(tell(p, source));
+  WR_TRY(wr_cl_programs_tell(p, (double)(source - wr_dev_sources) / wr_dev_sources_n));
   cl_program program = p->cl->clCreateProgramWithSource(p->context, 1, &text, NULL, &error);
   if (error != CL_SUCCESS) return wr_cl_fail(error, "clCreateProgramWithSource", source->path);
   error = p->cl->clBuildProgram(program, 1, &p->device->id, options_of(p->device), NULL, NULL);
@@ -134,7 +135,7 @@ static weir_status compile(wr_cl_programs *p, const wr_dev_source *source, cl_pr
 static weir_status make(wr_cl_programs *p, const wr_dev_source *source, cl_program *out) {
   char folder[PATH_MAX], path[PATH_MAX];
   const uint64_t key = key_of(p->device, source->text);
-  const bool kept = cache_path(key, folder, path, sizeof path) == WEIR_OK;
+  const bool kept = !p->device->keeps_kernels && cache_path(key, folder, path, sizeof path) == WEIR_OK;
   if (kept && (*out = from_cache(p, path, key))) return WEIR_OK;
   WR_TRY(compile(p, source, out));
   if (kept) keep(p, *out, folder, path, key);
