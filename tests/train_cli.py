@@ -7,6 +7,7 @@ import array, collections, fcntl, glob, json, math, os, pty, random, re, resourc
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import harness
 from harness import SAN, SECONDS, SHARED, TMP, WEIR, check, refused, run, skip
+from runs import checkpoints, lines, weights
 
 CORPORA, VOCAB = SHARED + "/cases/corpora", SHARED + "/data/vocab"
 IDS97, SMALL = CORPORA + "/ids97.jsonl", CORPORA + "/train_small.txt"
@@ -32,12 +33,6 @@ def trained(out, data, *args, **more):
     return r
 
 
-def lines(out):
-    """the steps of metrics.jsonl"""
-    with open(out + "/metrics.jsonl") as f:
-        return [m for m in map(json.loads, f) if "step" in m and "event" not in m]
-
-
 def events(out):
     with open(out + "/metrics.jsonl") as f:
         return [m for m in map(json.loads, f) if "event" in m]
@@ -47,53 +42,6 @@ def same_run(a, b):
     """the figures that a run is made of, without its times"""
     keys = ("step", "loss", "lr", "grad_norm", "tokens", "step_tok", "samples", "val_loss")
     return [[m.get(k) for k in keys] for m in lines(a)] == [[m.get(k) for k in keys] for m in lines(b)]
-
-
-def checkpoints(out):
-    return sorted(int(os.path.basename(p)[5:]) for p in glob.glob(out + "/checkpoints/step-*") if re.fullmatch(r"step-\d+", os.path.basename(p)))
-
-
-def weights(out, step=None):
-    """tensors of a checkpoint's model.gguf by name, FP32, read by hand"""
-    path = "%s/checkpoints/step-%d/model.gguf" % (out, step if step is not None else checkpoints(out)[-1])
-    b = open(path, "rb").read()
-    at = 24
-    n_tensors, n_meta = struct.unpack_from("<QQ", b, 8)
-
-    def text():
-        nonlocal at
-        n, = struct.unpack_from("<Q", b, at)
-        at += 8 + n
-        return b[at - n:at].decode()
-
-    def value(kind):
-        nonlocal at
-        if kind == 8:
-            text()
-        elif kind == 9:
-            inner, n = struct.unpack_from("<IQ", b, at)
-            at += 12
-            for _ in range(n):
-                value(inner)
-        else:
-            at += (1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8)[kind]
-
-    for _ in range(n_meta):
-        text()
-        kind, = struct.unpack_from("<I", b, at)
-        at += 4
-        value(kind)
-    infos = []
-    for _ in range(n_tensors):
-        name = text()
-        n_dims, = struct.unpack_from("<I", b, at)
-        dims = struct.unpack_from("<%dQ" % n_dims, b, at + 4)
-        kind, offset = struct.unpack_from("<IQ", b, at + 4 + 8 * n_dims)
-        at += 16 + 8 * n_dims
-        infos.append((name, math.prod(dims), offset))
-        check(kind == 0, "%s of a checkpoint is not F32" % name)
-    start = (at + 31) // 32 * 32
-    return {name: array.array("f", b[start + offset:start + offset + 4 * n]) for name, n, offset in infos}
 
 
 def norm(x):
