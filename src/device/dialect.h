@@ -316,7 +316,7 @@ DEV f32 group_max(f32 x, LOCAL f32 *room, i32 n) {
 #define KERNEL(name, items, n)                                                             \
   static void name##_body WR_DEV_PARAMS(n);                                                \
   static void name##_emulate(void **v) { name##_body(v[0], v[1], v[2] WR_DEV_V##n); }      \
-  static const wr_dev_kernel name = {#name, __FILE__, (items), (n), name##_emulate};       \
+  static const wr_dev_kernel name = {#name, __BASE_FILE__, (items), (n), name##_emulate};       \
   static void name##_body WR_DEV_PARAMS(n)
 #endif
 
