@@ -142,7 +142,8 @@ DEV soft_sums weights(i32 t, context x, i64 start, f32 scale, f32 cap, f32 uncap
   return out;
 }
 
-/* Column d of the values of a split, weighted. */
+/* Column d of the values of a split, weighted. All items of a group call it together: PoCL 3.1 adds barriers to loops of one length, and takes those
+ * in a loop of several lengths for such. */
 DEV f32 column(i32 t, context x, i64 start, LOCAL const f32 *p, i64 d) {
   f32 sum = 0;
   for (i64 j = x.first > start ? x.first : start; j < x.past && j < start + SPLIT; j++) sum = f32_fma(value(t, x, j, d), p[j - start], sum);
@@ -193,7 +194,11 @@ DEV soft_sums nothing(void) {
     for (i64 start = x.first / SPLIT * SPLIT; start < x.past; start += SPLIT) { \
       f32 keep, take; \
       merge(&all, weights(DT_##name, x, start, c->f[0], c->f[1], c->f[2], p, room), &keep, &take); \
-      for (i64 d = item(); d < x.Dv; d += ITEMS) y[d] = f32_fma(column(DT_##name, x, start, p, d), take, y[d] * keep); \
+      for (i64 at = 0; at < x.Dv; at += ITEMS) { \
+        const i64 d = at + item(); \
+        const f32 sum = column(DT_##name, x, start, p, d < x.Dv ? d : 0); \
+        if (d < x.Dv) y[d] = f32_fma(sum, take, y[d] * keep); \
+      } \
     } \
     for (i64 d = item(); d < x.Dv && all.total != 0.0f; d += ITEMS) y[d] /= all.total; \
   } \
@@ -206,7 +211,11 @@ DEV soft_sums nothing(void) {
     GLOBAL f32 *slot = SLOT(group(2)); \
     slot[0] = one.max; \
     slot[1] = one.total; \
-    for (i64 d = item(); d < x.Dv; d += ITEMS) slot[2 + d] = column(DT_##name, x, start, p, d); \
+    for (i64 at = 0; at < x.Dv; at += ITEMS) { \
+      const i64 d = at + item(); \
+      const f32 sum = column(DT_##name, x, start, p, d < x.Dv ? d : 0); \
+      if (d < x.Dv) slot[2 + d] = sum; \
+    } \
   }
 PAGED(F32)
 PAGED(F16)
