@@ -201,7 +201,7 @@ $(B)/gen/cases.c: $(CASES) $(B)/objects tools/embed
 	@mkdir -p $(@D) && tools/embed $(CASES) >$@
 
 # kernels of the dialect as text, for the devices that compile them when weir runs
-$(B)/gen/kernels.c: $(DEV_SRC) $(wildcard src/device/dialect*.h src/ops/*_dev.h src/ops/*/*_dev.h src/core/*.def) $(B)/objects tools/embed-kernels
+$(B)/gen/kernels.c: $(DEV_SRC) $(wildcard src/device/dialect*.h src/ops/*_dev.h src/ops/*/*_dev.h src/core/*.def src/core/dtype/*_dev.h) $(B)/objects tools/embed-kernels
 	@mkdir -p $(@D) && tools/embed-kernels $(DEV_SRC) >$@
 
 $(LIB): $(LIB_OBJ) $(B)/objects

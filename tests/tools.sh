@@ -34,6 +34,8 @@ right serve/http.c infer/infer.h
 right cli/main.c cli/cli_i.h
 right ops/rnn/rnn_dev.c device/dialect.h
 right ops/rnn/rnn_dev.h device/dialect.h
+right ops/rnn/rnn_dev.h core/dtype/block_dev.h
+wrong ops/rnn/rnn.h core/dtype/block_dev.h
 right ops/rnn/rnn_dev.c device/dialect_mma.h
 wrong ops/rnn/rnn.c device/dialect.h
 wrong base/team.c device/device.h

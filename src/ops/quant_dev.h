@@ -1,9 +1,10 @@
-/* quant_dev.h: packed weights in kernels of the dialect: what core/quant.def says of a type, read from layout pack16 (core/dtype/layout.c) by
- * an item that is a lane, one row of a group of sixteen. Items that are lanes of one group read whole lines of 64 bytes. Forms are
- * constants after inlining. */
+/* quant_dev.h: quantised weights in kernels of the dialect, 32 elements of a row at a time, by what core/quant.def says of a type. From
+ * layout pack16 (core/dtype/layout.c) by an item that is a lane, one row of a group of sixteen: the lanes of a group read whole lines of 64 bytes.
+ * From plain rows by way of whole blocks (core/dtype/block_dev.h). Forms are constants after inlining. */
 #ifndef WR_OPS_QUANT_DEV_H
 #define WR_OPS_QUANT_DEV_H
 
+#include "core/dtype/block_dev.h"
 #include "device/dialect.h"
 
 /* The columns of quant.def. */
@@ -84,6 +85,23 @@ DEV void quant_load(quant_form f, GLOBAL const u8 *at, i64 K, i64 b, i32 lane, q
   } else {
     out->scale[0] = out->scale[1] = d;
     out->minimum[0] = out->minimum[1] = least;
+  }
+}
+
+/* Elements 32 b.. of a plain block of a type. */
+DEV void quant_take(quant_form f, const wr_block *from, i32 b, quant_block *out) {
+  const i32 parts = 32 / f.part;
+  const f32 d = f16_f32(from->f16[0]), least = f.minimum ? f16_f32(from->f16[1]) : 0.0f;
+  for (i32 e = 0; e < 8; e++) {
+    u32 q = 0;
+    for (i32 i = 0; i < 4; i++) q |= (u32)from->q[32 * b + 4 * e + i] << (8 * i);
+    if (f.table) q = quant_look_up(q);
+    out->q[e] = quant_wide(f) ? q ^ 0x80808080u : q;
+  }
+  for (i32 i = 0; i < parts; i++) {
+    const i32 v = b * parts + i;
+    out->scale[i] = f.scale_bits ? d * (f32)((i32)from->scale[v] - f.scale_bias) : d;
+    out->minimum[i] = !f.minimum ? 0.0f : f.scale_bits ? -least * (f32)from->scale[256 / f.part + v] : least;
   }
 }
 

@@ -1,7 +1,7 @@
 /* decode_cpu.c: values of each dtype in F32. Plain loops, compiled once for each instruction set: the same bits from all.
  *
  * Reads any bytes: every bit pattern is some value, so nothing is refused here (the reader of a file checks lengths). src and
- * dst need no alignment beyond that of their C type for floats: sources are read with memcpy. Quantised blocks: block_i.h.
+ * dst need no alignment beyond that of their C type for floats: sources are read with memcpy. Quantised blocks: block_dev.h.
  */
 #include "core/dtype/block_i.h"
 

@@ -5,7 +5,8 @@
  *   few rows    a group has sixteen outputs of one row: four slices of items take blocks in turn, and leave their sums in SHARED, from where
  *               sixteen items chain them
  *   many rows   an item has one output of eight rows; a block of weights is decoded once for them
- * A type is a row of core/quant.def, read by ops/quant_dev.h.
+ * A type is a row of core/quant.def, read by ops/quant_dev.h. Quantised weights in plain rows, as a file has them, are for what is not packed: an item
+ * has one output of one row or of eight, and unpacks a block after another.
  *
  * Float weights, packed or plain: a group has sixteen outputs of one row or of eight, in four slices: class slices4, summand k in the sum
  * k mod 4, each k ascending, then (0 + 1) + (2 + 3). */
@@ -158,6 +159,31 @@ DEV void quant_many(quant_form f, GLOBAL const u8 *w, GLOBAL u8 *scratch, i64 ro
     ROW(f32, 6, r)[k] = value; \
   } while (0)
 
+/* n: act, bytes of a block */
+#define PLAIN(name, R, bits, bias, part, minimum, scale_bits, scale_bias, table) \
+  KERNEL(matmul_plain_##R##_##name, ITEMS, 7) { \
+    const quant_form f = {bits, bias, part, minimum, scale_bits, scale_bias, table}; \
+    const i64 k = (i64)group(0) * ITEMS + item(), row = (i64)group(1) * R, rows = LIVE(0), K = INNER(0), in = scale_bits ? 8 : 1; \
+    if (row >= rows || k >= EXT(1, 0)) return; \
+    xq_row x[R]; \
+    f32 sum[R]; \
+    for (i32 j = 0; j < R; j++) { \
+      x[j] = xq_at(SCRATCH(u8), K, row + j < rows ? row + j : rows - 1); \
+      sum[j] = 0; \
+    } \
+    for (i64 b = 0; b < K / 32; b += in) { \
+      wr_block whole; \
+      wr_unpack_##name(ROW(const u8, 1, k) + b / in * c->n[1], &whole); \
+      for (i32 i = 0; i < in; i++) { \
+        quant_block block; \
+        quant_take(f, &whole, i, &block); \
+        for (i32 at = 0; at < 32 / part; at++) \
+          for (i32 j = 0; j < R; j++) sum[j] = quant_add(f, quant_part(f, &block, x[j], b + i, at), sum[j]); \
+      } \
+    } \
+    for (i32 j = 0; j < R && row + j < rows; j++) FINISH(row + j, k, sum[j], 0.0f); \
+  }
+
 #define QUANT(name, bits, bias, part, minimum, scale_bits, scale_bias, table) \
   KERNEL(matmul_few_##name, ITEMS, 7) { \
     SHARED f32 room[ROUND * LANES * SUM_FLOATS(part, minimum)]; \
@@ -177,7 +203,9 @@ DEV void quant_many(quant_form f, GLOBAL const u8 *w, GLOBAL u8 *scratch, i64 ro
     quant_many(f, ROW(const u8, 1, k / LANES), SCRATCH(u8), row, rows, K, sum); \
     if (HAS(5)) quant_many(f, ROW(const u8, 5, k / LANES), SCRATCH(u8), row, rows, K, beside); \
     for (i32 j = 0; j < MANY && row + j < rows; j++) FINISH(row + j, k, sum[j], beside[j]); \
-  }
+  } \
+  PLAIN(name, 1, bits, bias, part, minimum, scale_bits, scale_bias, table) \
+  PLAIN(name, 8, bits, bias, part, minimum, scale_bits, scale_bias, table)
 #include "core/quant.def"
 #undef QUANT
 
@@ -219,17 +247,17 @@ FLOATS(BF16, 8)
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_i.h"
 
-wr_launch_fn matmul_quant_dev, matmul_float_dev;
+wr_launch_fn matmul_quant_dev, matmul_plain_dev, matmul_float_dev;
 
 static const struct {
-  const wr_dev_kernel *few, *many;
+  const wr_dev_kernel *few, *many, *plain_1, *plain_8; /* of quantised types the plain ones are apart */
 } kernels[WR_DTYPE_COUNT] = {
-#define QUANT(name, ...) [WR_##name] = {&matmul_few_##name, &matmul_many_##name},
+#define QUANT(name, ...) [WR_##name] = {&matmul_few_##name, &matmul_many_##name, &matmul_plain_1_##name, &matmul_plain_8_##name},
 #include "core/quant.def"
 #undef QUANT
-    [WR_F32] = {&matmul_1_F32, &matmul_8_F32},
-    [WR_F16] = {&matmul_1_F16, &matmul_8_F16},
-    [WR_BF16] = {&matmul_1_BF16, &matmul_8_BF16},
+    [WR_F32] = {&matmul_1_F32, &matmul_8_F32, NULL, NULL},
+    [WR_F16] = {&matmul_1_F16, &matmul_8_F16, NULL, NULL},
+    [WR_BF16] = {&matmul_1_BF16, &matmul_8_BF16, NULL, NULL},
 };
 
 static int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
@@ -239,13 +267,18 @@ void matmul_quant_dev(const wr_call *c, wr_launch *out) {
   const int64_t rows = c->args[WR_MM_X].ext[0], N = c->args[WR_MM_W].ext[0];
   const int t = c->args[WR_MM_W].dtype;
   out->n[0] = p->act;
+  out->n[1] = wr_dtypes[t].block_bytes;
   out->f[0] = p->eps;
   wr_launch_add(out, &matmul_quantise_x, rows, 1, 1);
-  if (rows <= FEW)
+  if (c->args[WR_MM_W].layout == WR_PLAIN)
+    wr_launch_add(out, rows <= FEW ? kernels[t].plain_1 : kernels[t].plain_8, parts(N, ITEMS), rows <= FEW ? rows : parts(rows, MANY), 1);
+  else if (rows <= FEW)
     wr_launch_add(out, kernels[t].few, parts(N, LANES), rows, 1);
   else
     wr_launch_add(out, kernels[t].many, parts(N, ITEMS), parts(rows, MANY), 1);
 }
+
+void matmul_plain_dev(const wr_call *c, wr_launch *out) { matmul_quant_dev(c, out); }
 
 void matmul_float_dev(const wr_call *c, wr_launch *out) {
   const wr_arg *w = &c->args[WR_MM_W];
