@@ -1,6 +1,6 @@
 /* The OpenCL library with faults in it, for tests/opencl.py: linked with the real one, which has all functions but these. WEIR_OPENCL names it.
  *   OPENCL_FAULT="clCreateBuffer 3 -4"   that function's third call, and each after it, gives error -4
- *   OPENCL_VERSION="OpenCL 1.1 old"      what platforms say that they speak
+ *   OPENCL_VERSION="OpenCL 1.1 old", OPENCL_NAME=Other     what platforms say that they speak, and are
  *   OPENCL_OWN_MEMORY=1                  devices are GPUs whose memory is not the host's
  *   OPENCL_COUNT=FILE                    at the end, how many programs were built from source, and kernels enqueued */
 #define _GNU_SOURCE
@@ -47,7 +47,6 @@ __attribute__((destructor)) static void tell(void) {
   }
 
 PLAIN(clGetPlatformIDs, (cl_uint n, cl_platform_id *p, cl_uint *got), n, p, got)
-PLAIN(clFinish, (cl_command_queue q), q)
 PLAIN(clBuildProgram, (cl_program p, cl_uint n, const cl_device_id *d, const char *o, void (*f)(cl_program, void *), void *u), p, n, d, o, f, u)
 PLAIN(clSetKernelArg, (cl_kernel k, cl_uint i, size_t n, const void *v), k, i, n, v)
 OBJECT(cl_context, clCreateContext, (const cl_context_properties *p, cl_uint n, const cl_device_id *d,
@@ -64,6 +63,12 @@ cl_program clCreateProgramWithSource(cl_context c, cl_uint n, const char **text,
   return REAL(clCreateProgramWithSource)(c, n, text, bytes, error);
 }
 
+cl_int clFinish(cl_command_queue q) { /* what runs would go on in memory that is given back */
+  static int calls;
+  const cl_int e = fault("clFinish", &calls), real = REAL(clFinish)(q);
+  return e ? e : real;
+}
+
 cl_int clEnqueueNDRangeKernel(cl_command_queue q, cl_kernel k, cl_uint n, const size_t *offset, const size_t *global, const size_t *local,
                               cl_uint waits, const cl_event *list, cl_event *out) {
   static int calls;
@@ -73,9 +78,9 @@ cl_int clEnqueueNDRangeKernel(cl_command_queue q, cl_kernel k, cl_uint n, const 
 }
 
 cl_int clGetPlatformInfo(cl_platform_id p, cl_platform_info what, size_t cap, void *out, size_t *bytes) {
-  const char *version = getenv("OPENCL_VERSION");
-  if (!version || what != CL_PLATFORM_VERSION || !out) return REAL(clGetPlatformInfo)(p, what, cap, out, bytes);
-  snprintf(out, cap, "%s", version);
+  const char *said = what == CL_PLATFORM_VERSION ? getenv("OPENCL_VERSION") : what == CL_PLATFORM_NAME ? getenv("OPENCL_NAME") : NULL;
+  if (!said || !out) return REAL(clGetPlatformInfo)(p, what, cap, out, bytes);
+  snprintf(out, cap, "%s", said);
   return CL_SUCCESS;
 }
 

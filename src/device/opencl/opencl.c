@@ -399,8 +399,9 @@ static weir_status enqueue(wr_device *d, prepared *p, cl_command_queue queue) {
 static weir_status finish(state *s, cl_command_queue queue) {
   cl_event last = NULL;
   cl_int ended = CL_COMPLETE;
-  WR_CL_TRY(s->cl->clEnqueueMarkerWithWaitList(queue, 0, NULL, &last), "a run");
+  const cl_int marked = s->cl->clEnqueueMarkerWithWaitList(queue, 0, NULL, &last);
   cl_int error = s->cl->clFinish(queue);
+  if (marked != CL_SUCCESS) return wr_cl_fail(marked, "clEnqueueMarkerWithWaitList", "a run");
   if (error == CL_SUCCESS) error = s->cl->clGetEventInfo(last, CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof ended, &ended, NULL);
   s->cl->clReleaseEvent(last);
   if (error == CL_SUCCESS && ended < 0) error = ended;
@@ -417,10 +418,14 @@ static weir_status give_to_device(state *s, prepared *p, cl_command_queue queue)
   return WEIR_OK;
 }
 
+/* What was enqueued is over when this returns, whatever it returns. */
 static weir_status give_to_host(state *s, prepared *p) {
-  for (int i = 0; i < p->n_used && s->facts.shared; i++)
-    if (!p->used[i]->mapped) WR_TRY(map(s, p->used[i]));
-  return finish(s, s->compute);
+  weir_status status = WEIR_OK;
+  for (int i = 0; i < p->n_used && s->facts.shared && status == WEIR_OK; i++)
+    if (!p->used[i]->mapped) status = map(s, p->used[i]);
+  if (status == WEIR_OK) return finish(s, s->compute);
+  s->cl->clFinish(s->compute);
+  return status;
 }
 
 static weir_status read_times(state *s, wr_list *list) {
