@@ -200,9 +200,11 @@ int wr_value_new(wr_program *p, wr_kind kind, const char *name, const wr_vtype *
 int wr_value_2d(wr_program *p, wr_kind kind, const char *name, wr_dtype dtype, int64_t rows, int64_t cols); /* plain, live ALL */
 int wr_value_1d(wr_program *p, wr_kind kind, const char *name, wr_dtype dtype, int64_t n);
 void wr_bind(wr_program *p, int value, const wr_buf *buf, size_t offset); /* PARAM, STATE: memory that the caller owns */
+/* The same, rows so many bytes apart, at least what one takes. Not in packed layouts. */
+void wr_bind_rows(wr_program *p, int value, const wr_buf *buf, size_t offset, size_t stride_bytes);
 void wr_mark_output(wr_program *p, int value);                            /* TEMP -> OUTPUT: kept and readable after a run */
 const wr_vtype *wr_type(const wr_program *p, int value);
-size_t wr_value_bytes(const wr_value *v); /* all rows, by its layout */
+size_t wr_value_bytes(const wr_value *v); /* from its first row to the end of its last */
 
 enum { WR_NONE = -1, WR_NEW = -2 };
 /* Append an instruction. args: one entry for each argument of the op: inputs and updates are value ids or WR_NONE; outputs are WR_NEW (a

@@ -109,9 +109,15 @@ void wr_bind(wr_program *p, int value, const wr_buf *buf, size_t offset) {
     wr_program_fail(p, WEIR_EUSAGE, "value '%s' needs %zu bytes at %zu, its buffer has %zu", v->name, need, offset, buf->bytes);
 }
 
+void wr_bind_rows(wr_program *p, int value, const wr_buf *buf, size_t offset, size_t stride_bytes) {
+  if (p->status == WEIR_OK && value >= 0) p->values[value].stride_bytes = (int64_t)stride_bytes;
+  wr_bind(p, value, buf, offset);
+}
+
 size_t wr_value_bytes(const wr_value *v) {
   size_t row, total;
-  return value_bytes(&v->t, &row, &total) ? total : 0;
+  if (!value_bytes(&v->t, &row, &total)) return 0;
+  return (size_t)v->stride_bytes == row ? total : (size_t)(v->t.ext[0] - 1) * (size_t)v->stride_bytes + row;
 }
 
 void wr_mark_output(wr_program *p, int value) {

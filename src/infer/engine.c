@@ -4,9 +4,9 @@
  * on the numbers of rows only, so a prompt, a decode step and a mixed batch differ in nothing else; rows of one numeric class
  * give the same bits in any of them.
  *
- * Pages: WR_KV_PAGE positions of all layers. A page is shared by as many sequences as its count says and written by one: before
- * a sequence writes into a page that others hold too, it takes a copy. The pool is reserved as a whole and touched page by
- * page.
+ * Pages: WR_KV_PAGE positions of all layers, side by side, so that a huge page of the machine's holds what a few tokens touch in every
+ * layer. A page is shared by as many sequences as its count says and written by one: before a sequence writes into a page that others hold
+ * too, it takes a copy. The pool is reserved as a whole and touched page by page.
  *
  * Invariants: a sequence holds at least the pages of its length; refs[p] is the number of sequences that hold p; free pages
  * have 0. One lock guards pages and plans, since plans share their activations: one replay runs at a time. */
@@ -40,10 +40,10 @@ struct wr_engine {
   int refs;
   wr_dtype kv;
   int64_t context_tok, pages_a_seq, n_pages;
-  size_t k_page_bytes, v_page_bytes;
-  wr_buf state;        /* [layers]{ keys [n_pages], values [n_pages] } */
-  uint32_t *page_refs; /* [n_pages] */
-  int32_t *free_pages; /* stack of [n_free] */
+  size_t k_bytes, layer_bytes; /* of a page: keys of a layer; keys and values */
+  wr_buf state;                /* [n_pages][layers]{ keys, values } */
+  uint32_t *page_refs;         /* [n_pages] */
+  int32_t *free_pages;         /* stack of [n_free] */
   int64_t n_free;
   wr_class_ledger classes;
   bucket_plan plans[2][N_BUCKETS]; /* [1]: with times of each step */
@@ -68,10 +68,7 @@ int64_t wr_context_default(const weir_model *m, wr_dtype kv) {
 
 /* --------------------------------------------------------------------------------------------------------- plans */
 
-static size_t layer_offset(const wr_engine *e, int64_t layer, bool value) {
-  const size_t pages = (size_t)e->n_pages;
-  return (size_t)layer * pages * (e->k_page_bytes + e->v_page_bytes) + (value ? pages * e->k_page_bytes : 0);
-}
+static size_t page_bytes(const wr_engine *e) { return (size_t)e->model->m->h.layers * e->layer_bytes; }
 
 static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bool profiled) {
   const wr_step_shape shape = {.rows = rows,
@@ -82,8 +79,9 @@ static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bo
                                .kv = e->kv};
   WR_TRY(wr_step_build(&b->program, e->model->m, &shape, &b->io));
   for (int i = 0; i < b->io.n_layers; i++) {
-    wr_bind(&b->program, b->io.k[i], &e->state, layer_offset(e, i, false));
-    wr_bind(&b->program, b->io.v[i], &e->state, layer_offset(e, i, true));
+    const size_t keys = (size_t)i * e->layer_bytes;
+    wr_bind_rows(&b->program, b->io.k[i], &e->state, keys, page_bytes(e));
+    wr_bind_rows(&b->program, b->io.v[i], &e->state, keys + e->k_bytes, page_bytes(e));
   }
   const wr_plan_options options = {
       .classes = &e->classes, .tune = &e->model->ctx->tune, .use = e->model->use, .profile = profiled, .lender = e->lender};
@@ -180,8 +178,8 @@ static weir_status open_pool(wr_engine *e, int64_t context_tok, int64_t pool_tok
   e->context_tok = context_tok;
   e->pages_a_seq = (context_tok + WR_KV_PAGE - 1) / WR_KV_PAGE;
   e->n_pages = WR_MAX((pool_tok + WR_KV_PAGE - 1) / WR_KV_PAGE, e->pages_a_seq);
-  e->k_page_bytes = wr_kv_page_bytes(h, e->kv, false);
-  e->v_page_bytes = wr_kv_page_bytes(h, e->kv, true);
+  e->k_bytes = wr_kv_page_bytes(h, e->kv, false);
+  e->layer_bytes = e->k_bytes + wr_kv_page_bytes(h, e->kv, true);
   const size_t n = (size_t)e->n_pages;
   e->page_refs = wr_calloc(n, sizeof *e->page_refs);
   e->free_pages = wr_malloc(n * sizeof *e->free_pages);
@@ -189,8 +187,7 @@ static weir_status open_pool(wr_engine *e, int64_t context_tok, int64_t pool_tok
   for (int64_t i = 0; i < e->n_pages; i++) e->free_pages[i] = (int32_t)(e->n_pages - 1 - i); /* page 0 is taken first */
   e->n_free = e->n_pages;
   pthread_mutex_lock(&e->model->ctx->lock);
-  const weir_status s =
-      wr_mem_alloc(&e->model->ctx->mem, WR_MEM_STATE, layer_offset(e, h->layers, false), false, "the KV cache", &e->state);
+  const weir_status s = wr_mem_alloc(&e->model->ctx->mem, WR_MEM_STATE, n * page_bytes(e), true, "the KV cache", &e->state);
   pthread_mutex_unlock(&e->model->ctx->lock);
   return s == WEIR_ENOMEM ? too_large(e, context_tok, pool_tok, left) : s;
 }
@@ -242,25 +239,17 @@ static weir_status take_page(wr_engine *e, int32_t *out) {
   return WEIR_OK;
 }
 
-static weir_status copy_bytes(wr_engine *e, void *bounce, size_t from, size_t to, size_t n) {
-  wr_device *d = e->model->ctx->device;
-  WR_TRY(d->api->read(d, &e->state, from, bounce, n));
-  return d->api->write(d, &e->state, to, bounce, n);
-}
-
 /* A copy of its own of a page that others hold too. */
 static weir_status own_page(wr_engine *e, int32_t *page) {
   int32_t copy = 0;
-  void *bounce = wr_malloc(WR_MAX(e->k_page_bytes, e->v_page_bytes));
-  if (!bounce) return wr_fail_nomem(e->k_page_bytes, "the copy of a page");
+  wr_device *d = e->model->ctx->device;
+  const size_t n = page_bytes(e);
+  void *bounce = wr_malloc(n);
+  if (!bounce) return wr_fail_nomem(n, "the copy of a page");
   weir_status s = take_page(e, &copy);
   if (s == WEIR_OK) {
-    const size_t from = (size_t)*page, to = (size_t)copy;
-    for (int64_t i = 0; i < e->model->m->h.layers && s == WEIR_OK; i++) {
-      const size_t k = layer_offset(e, i, false), v = layer_offset(e, i, true);
-      s = copy_bytes(e, bounce, k + from * e->k_page_bytes, k + to * e->k_page_bytes, e->k_page_bytes);
-      if (s == WEIR_OK) s = copy_bytes(e, bounce, v + from * e->v_page_bytes, v + to * e->v_page_bytes, e->v_page_bytes);
-    }
+    s = d->api->read(d, &e->state, (size_t)*page * n, bounce, n);
+    if (s == WEIR_OK) s = d->api->write(d, &e->state, (size_t)copy * n, bounce, n);
     if (s == WEIR_OK) {
       release_page(e, *page);
       *page = copy;

@@ -126,37 +126,52 @@ WR_INLINE v16 some_lanes(const void *at, int n, const int type) {
   return lanes(padded, 0, type);
 }
 
-WR_INLINE void values_of_page(const page_part *v, const int G, const int type) {
+/* Columns [d, d + 32 n) of values, n being 1 or 2. */
+WR_INLINE void value_blocks(const page_part *v, const int G, const int type, int64_t d, const int n) {
   const int64_t D = v->D, block_bytes = line_bytes(type) + (scaled(type) ? 2 : 0), row_bytes = D * block_bytes / BLOCK;
-  for (int64_t d = 0; d < D; d += BLOCK) {
-    const uint8_t *block = v->from + d / BLOCK * block_bytes;
-    float scale[P];
-    if (scaled(type)) {
-      uint16_t stored[P] = {0};
-      for (int i = v->lo; i < v->hi; i++) memcpy(&stored[i], block + i * row_bytes, sizeof stored[i]);
-      for (int half = 0; half < 2; half++) v16_store(scale + WR_LANES * half, v16_load_f16(stored + WR_LANES * half));
-    }
-    for (int first = 0; first < 2; first += halves(G)) {
-      v16 sum[DIRECT][2];
-      for (int g = 0; g < G; g++)
-        for (int half = first; half < first + halves(G); half++) sum[g][half] = v16_load(v->to + g * D + d + WR_LANES * half);
-      for (int i = v->lo; i < v->hi; i++) {
-        const uint8_t *at = block + i * row_bytes, *quants = at + (scaled(type) ? 2 : 0);
-        wr_prefetch(v->ahead + (at - v->from));
-        for (int half = first; half < first + halves(G); half++) {
-          const int64_t left = D - d - WR_LANES * half;
-          if (!G && left <= 0) continue;
-          v16 x = G || left >= WR_LANES ? lanes(quants, half, type)
-                                        : some_lanes(quants + half * line_bytes(type) / 2, (int)left, type);
-          if (scaled(type)) x = v16_mul(x, v16_set1(scale[i]));
-          if (!G) v16_store(v->to + i * v->step + d + WR_LANES * half, x);
-          for (int g = 0; g < G; g++) sum[g][half] = v16_fma(v16_set1(v->x[g * LINE + i]), x, sum[g][half]);
-        }
-      }
-      for (int g = 0; g < G; g++)
-        for (int half = first; half < first + halves(G); half++) v16_store(v->to + g * D + d + WR_LANES * half, sum[g][half]);
-    }
+  const uint8_t *const block = v->from + d / BLOCK * block_bytes;
+  const int together = n == 2 ? 4 : halves(G);
+  float scale[2][P];
+  for (int b = 0; scaled(type) && b < n; b++) {
+    uint16_t stored[P] = {0};
+    for (int i = v->lo; i < v->hi; i++) memcpy(&stored[i], block + b * block_bytes + i * row_bytes, sizeof stored[i]);
+    for (int half = 0; half < 2; half++) v16_store(scale[b] + WR_LANES * half, v16_load_f16(stored + WR_LANES * half));
   }
+#pragma GCC unroll 2
+  for (int first = 0; first < 2 * n; first += together) {
+    v16 sum[DIRECT][4];
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+      for (int j = first; j < first + together; j++) sum[g][j] = v16_load(v->to + g * D + d + WR_LANES * j);
+    for (int i = v->lo; i < v->hi; i++) {
+      const uint8_t *at = block + i * row_bytes;
+#pragma GCC unroll 4
+      for (int j = first; j < first + together; j++) {
+        const uint8_t *of = at + j / 2 * block_bytes, *quants = of + (scaled(type) ? 2 : 0);
+        const int64_t left = D - d - WR_LANES * j;
+        if (j % 2 == 0 || together == 1) wr_prefetch(v->ahead + (of - v->from));
+        if (!G && left <= 0) continue;
+        v16 x = G || left >= WR_LANES ? lanes(quants, j % 2, type)
+                                      : some_lanes(quants + j % 2 * line_bytes(type) / 2, (int)left, type);
+        if (scaled(type)) x = v16_mul(x, v16_set1(scale[j / 2][i]));
+        if (!G) v16_store(v->to + i * v->step + d + WR_LANES * j, x);
+#pragma GCC unroll 4
+        for (int g = 0; g < G; g++) sum[g][j] = v16_fma(v16_set1(v->x[g * LINE + i]), x, sum[g][j]);
+      }
+    }
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++)
+#pragma GCC unroll 4
+      for (int j = first; j < first + together; j++) v16_store(v->to + g * D + d + WR_LANES * j, sum[g][j]);
+  }
+}
+
+/* Two blocks at a time where the registers hold their sums: memory is then read in its own order. */
+WR_INLINE void values_of_page(const page_part *v, const int G, const int type) {
+  int64_t d = 0;
+  for (; G && WR_ISA_LEVEL >= 2 && d + 2 * BLOCK <= v->D; d += 2 * BLOCK) value_blocks(v, G, type, d, 2);
+  for (; d < v->D; d += BLOCK) value_blocks(v, G, type, d, 1);
 }
 
 /* [0] copies, [n] is for n queries */
@@ -300,6 +315,11 @@ static void score(const split *s, const wr_paged_room *room, int64_t Dqk, int64_
   wr_gemm_block(&g, (s->b - s->a) * group, (p1 - p0) * P / WR_LANES);
 }
 
+static void begin_sums(const wr_attn_sums *a, int64_t begin, int64_t end, int64_t Dv) {
+  memset(a->acc + begin * Dv, 0, (size_t)((end - begin) * Dv) * sizeof *a->acc);
+  for (int64_t i = begin; i < end; i++) a->max[i] = -INFINITY, a->total[i] = 0;
+}
+
 /* The sums of the active rows over split number `number`, from nothing. */
 static void attend_split(const wr_call *c, const tile *t, int64_t number, const wr_paged_room *room, const wr_attn_sums *out) {
   const wr_arg *kc = &c->args[PAGED_KCACHE], *vc = &c->args[PAGED_VCACHE];
@@ -318,12 +338,15 @@ static void attend_split(const wr_call *c, const tile *t, int64_t number, const 
                                     .to = direct ? p_of_row + p * P : room->pages + p * P * Dqk,
                                     .x = room->q + s.a * group * Dqk});
   if (!direct) score(&s, room, Dqk, p0, p1);
-  for (int64_t i = s.a * group; i < s.b * group; i++) {
-    const int64_t past = t->past + i / group;
-    out->max[i] = -INFINITY, out->total[i] = 0;
-    soften(c->params, room->p + i * LINE, p0 * P, p1 * P, s.start, first_of(c, past), past, &out->max[i], &out->total[i]);
+  begin_sums(out, s.a * group, s.b * group, Dv);
+  for (int64_t i = s.a * group, n; i < s.b * group; i += n) {
+    int64_t first[SOFTEN_MOST], past[SOFTEN_MOST];
+    float keep[SOFTEN_MOST];
+    n = WR_MIN(s.b * group - i, (int64_t)SOFTEN_MOST);
+    for (int64_t g = 0; g < n; g++) past[g] = t->past + (i + g) / group, first[g] = first_of(c, past[g]);
+    soften[n - 1](c->params, room->p + i * LINE, LINE, p0 * P, p1 * P, s.start, first, past, out->max + i, out->total + i,
+                  keep);
   }
-  memset(sums_of_row, 0, (size_t)((s.b - s.a) * group * Dv) * sizeof(float));
   for (int64_t p = p0; p < p1; p++)
     type->values[direct](&(page_part){.from = page_of(vc, t, first_page + p),
                                       .ahead = page_of(kc, t, WR_MIN(first_page + p + SPLIT / P, last_page)),
@@ -360,11 +383,6 @@ static void merge(const wr_attn_sums *a, const wr_attn_sums *b, int64_t begin, i
   }
 }
 
-static void begin_sums(const wr_attn_sums *a, int64_t n, int64_t Dv) {
-  memset(a->acc, 0, (size_t)(n * Dv) * sizeof *a->acc);
-  for (int64_t i = 0; i < n; i++) a->max[i] = -INFINITY, a->total[i] = 0;
-}
-
 /* y = acc / total; 0 where a row attended to nothing. */
 static void finish(const wr_call *c, const tile *t, const wr_attn_sums *a) {
   const int64_t Dv = c->args[PAGED_VCACHE].ext[3];
@@ -383,7 +401,7 @@ static void attend_tile(const wr_call *c, const tile *t, const wr_paged_room *ro
   const int64_t Dv = c->args[PAGED_VCACHE].ext[3];
   int64_t number, end, a, b;
   splits_of(c, t, &number, &end);
-  begin_sums(&room->all, t->rows * t->group, Dv);
+  begin_sums(&room->all, 0, t->rows * t->group, Dv);
   for (; number < end; number++) {
     const wr_attn_sums one = slots ? wr_attn_slot(c, room, number, t->kv, t->row, t->rows * t->group) : room->one;
     if (!slots) attend_split(c, t, number, room, &one);

@@ -23,29 +23,59 @@ WR_INLINE v16 capped(v16 s, float cap) {
   return cap != 0 ? v16_mul(v16_set1(cap), v16_tanh(v16_mul(s, v16_set1(1 / cap)))) : s;
 }
 
-/* Products of a row, score[lo] to score[hi - 1], whole vectors, become e^(s - max). score[0] is that of position `at`; the row attends to
- * some of them, which are in [first, past). Maximum and total are carried on. Returns what sums so far are to be multiplied with. */
-static __attribute__((noinline, unused)) float soften(const wr_attention_params *p, float *score, int64_t lo, int64_t hi,
-                                                      int64_t at, int64_t first, int64_t past, float *max, float *total) {
+/* Products of G rows, score[lo] to score[hi - 1] and so on every `step`, whole vectors, become e^(s - max). score[0] is that of position
+ * `at`; row g attends to some of them, which are in [first[g], past[g]). Maxima and totals are carried on; keep: what sums so far are to be
+ * multiplied with. Rows go side by side, so that none waits for its own maximum. */
+WR_INLINE void soften_side_by_side(const int G, const wr_attention_params *p, float *score, int64_t step, int64_t lo, int64_t hi,
+                                   int64_t at, const int64_t *first, const int64_t *past, float *max, float *total,
+                                   float *keep) {
+  enum { MOST = 4 };
   const v16 scale = v16_set1(p->scale);
-  v16 most = v16_set1(*max);
-  for (int64_t k = lo; k < hi; k += WR_LANES) {
-    const v16 x = only_allowed(capped(v16_mul(v16_load(score + k), scale), p->softcap), at + k, first, past);
-    v16_store(score + k, x);
-    most = v16_max(most, x);
+  v16 most[MOST], sum[MOST];
+  float now[MOST];
+#pragma GCC unroll 4
+  for (int g = 0; g < G; g++) most[g] = v16_set1(max[g]), sum[g] = v16_zero();
+  for (int64_t k = lo; k < hi; k += WR_LANES)
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++) {
+      float *const s = score + g * step + k;
+      const v16 x = only_allowed(capped(v16_mul(v16_load(s), scale), p->softcap), at + k, first[g], past[g]);
+      v16_store(s, x);
+      most[g] = v16_max(most[g], x);
+    }
+#pragma GCC unroll 4
+  for (int g = 0; g < G; g++) now[g] = v16_hmax(most[g]);
+  for (int64_t k = lo; k < hi; k += WR_LANES)
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++) {
+      float *const s = score + g * step + k;
+      const v16 x = v16_exp(v16_sub(v16_load(s), v16_set1(now[g])));
+      v16_store(s, x);
+      sum[g] = v16_add(sum[g], x);
+    }
+  v16_store_n(keep, v16_exp(v16_sub(v16_load_n(max, G), v16_load_n(now, G))), G);
+#pragma GCC unroll 4
+  for (int g = 0; g < G; g++) {
+    max[g] = now[g];
+    total[g] = total[g] * keep[g] + v16_sum(sum[g]);
   }
-  const float now = v16_hmax(most), before = *max;
-  v16 sum = v16_zero();
-  for (int64_t k = lo; k < hi; k += WR_LANES) {
-    const v16 x = v16_exp(v16_sub(v16_load(score + k), v16_set1(now)));
-    v16_store(score + k, x);
-    sum = v16_add(sum, x);
-  }
-  float keep[WR_LANES];
-  v16_store(keep, v16_exp(v16_set1(before - now)));
-  *max = now;
-  *total = *total * keep[0] + v16_sum(sum);
-  return keep[0];
 }
+
+typedef void soften_fn(const wr_attention_params *p, float *score, int64_t step, int64_t lo, int64_t hi, int64_t at,
+                       const int64_t *first, const int64_t *past, float *max, float *total, float *keep);
+#define SOFTEN(G) \
+  static __attribute__((noinline)) void soften_##G(const wr_attention_params *p, float *score, int64_t step, int64_t lo, int64_t hi, \
+                                                   int64_t at, const int64_t *first, const int64_t *past, float *max, float *total, \
+                                                   float *keep) { \
+    soften_side_by_side(G, p, score, step, lo, hi, at, first, past, max, total, keep); \
+  }
+SOFTEN(1)
+SOFTEN(2)
+SOFTEN(3)
+SOFTEN(4)
+#undef SOFTEN
+/* [n - 1]: of n rows. */
+static soften_fn *const soften[] = {soften_1, soften_2, soften_3, soften_4};
+enum { SOFTEN_MOST = WR_ARRAY_LEN(soften) };
 
 #endif

@@ -120,9 +120,12 @@ static void zero(float *rows, int64_t n, int64_t columns) {
 static float soften_strip(const wr_attention_params *p, const strip *s, int64_t first, int64_t t, float *score, float *max,
                           float *total) {
   const int64_t past = past_of(p, t);
-  if (past > s->k0 + s->lo && first < s->k0 + s->hi) return soften(p, score, s->lo, s->hi, s->k0, first, past, max, total);
-  memset(score + s->lo, 0, (size_t)(s->hi - s->lo) * sizeof *score);
-  return 1;
+  float keep = 1;
+  if (past > s->k0 + s->lo && first < s->k0 + s->hi)
+    soften[0](p, score, LINE, s->lo, s->hi, s->k0, &first, &past, max, total, &keep);
+  else
+    memset(score + s->lo, 0, (size_t)(s->hi - s->lo) * sizeof *score);
+  return keep;
 }
 
 static void forward_strip(const wr_call *c, int64_t b0, int64_t h, const strip *s, panels k, panels v, float *scores,
