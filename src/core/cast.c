@@ -61,7 +61,7 @@ weir_status wr_pass_cast(wr_program *p, const wr_policy *policy) {
     const bool given = was->kind == WR_INPUT || was->kind == WR_PARAM || was->kind == WR_STATE;
     c.as_compute[v] = -1;
     c.now[v] = given ? wr_value_new(p, was->kind, was->name, &was->t) : -1;
-    if (given && was->bound) wr_bind(p, c.now[v], &was->buf, was->offset);
+    if (given && was->bound) wr_bind_rows(p, c.now[v], &was->buf, was->offset, (size_t)was->stride_bytes);
   }
   for (int i = 0; i < old.n_instrs && p->status == WEIR_OK; i++)
     if (old.instrs[i].op) recast_instr(&c, &old, &old.instrs[i]);
