@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """A training step on other devices than the CPU, beside the CPU's own: losses, the norm and the values of gradients, weights after twenty steps. The
 emulated device is always there; OpenCL devices are taken where weir devices lists one (DEVICES=emu,opencl names others)."""
-import functools, math, os, sys
+import math, os, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import harness
-from harness import SAN, SECONDS, TMP, check, refused, run, skip
+from harness import SAN, SECONDS, TMP, check, devices, refused, run, skip
 from runs import lines, weights
 
 TEXT = TMP + "/text"
@@ -14,17 +14,6 @@ QUIET = ("--sample-tok", "0", "--eval-every", "0", "--dropout", "0.1", "--seed",
 LLAMA = ("--arch", "llama", "--kv-heads", "1", "--tied", "no")
 GPT2 = ("--arch", "gpt2", "--accumulate", "2", "--remat", "block")
 F32 = 2e-6  # the tolerance of the dtype table
-
-
-@functools.cache
-def devices():
-    if os.environ.get("DEVICES"):
-        return os.environ["DEVICES"].split(",")
-    found = run("devices", "--json", seconds=SECONDS * 12).json()["devices"]
-    opencl = [d["name"] for d in found if d["name"].startswith("opencl") and d["usable"]]
-    if not opencl:
-        skip("opencl", "no OpenCL device here")
-    return ["emu", *opencl]
 
 
 def train(device, name, *args):

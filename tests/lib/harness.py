@@ -1,5 +1,5 @@
 """What the Python tests of the command line share: running it, counting, and the end of a test's output."""
-import json, os, re, resource, shutil, subprocess, sys, tempfile, time
+import functools, json, os, re, resource, shutil, subprocess, sys, tempfile, time
 
 WEIR = os.path.abspath(os.environ.get("WEIR", "./weir"))
 SAN = os.environ.get("WEIR_VARIANT", "") in ("asan", "tsan", "fuzz")
@@ -70,6 +70,18 @@ def refused(r, code, *words):
     text = r.err.decode("utf-8", "replace")
     return check(r.rc == code and not r.out and len(text) > 20 and all(w in text for w in words),
                  "wanted exit %d and a sentence with %s: %r" % (code, words, r))
+
+
+@functools.cache
+def devices():
+    """the devices beside the CPU that run kernels here, by name; $DEVICES names others"""
+    if os.environ.get("DEVICES"):
+        return os.environ["DEVICES"].split(",")
+    found = run("devices", "--json", seconds=SECONDS * 12).json()["devices"]
+    opencl = [d["name"] for d in found if d["name"].startswith("opencl") and d["usable"]]
+    if not opencl:
+        skip("opencl", "no OpenCL device here")
+    return ["emu", *opencl]
 
 
 def main(name, parts):
