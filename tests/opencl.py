@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The OpenCL device: what weir devices says of whatever is there or is not, kernels and text against the CPU's, a cache of compiled kernels,
 and faults of the driver (tests/lib/opencl_faults.c) at every place. Needs an OpenCL driver (Debian: pocl-opencl-icd) and a C compiler."""
-import glob, json, os, re, shutil, struct, subprocess, sys
+import glob, json, math, os, re, shutil, struct, subprocess, sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib"))
 import harness
@@ -197,6 +197,33 @@ def training():
                    "--device", "opencl", OPENCL_OWN_MEMORY=1), 3, "memory of its own")
 
 
+def nats(a):
+    top = max(a)
+    total = top + math.log(sum(math.exp(x - top) for x in a))
+    return [x - total for x in a]
+
+
+def models():
+    """SmolLM2: the CPU's most likely token wherever it leads by more than 0.05; quantised weights keep within a mean KL of 1e-2"""
+    folder, tokens = os.environ.get("WEIR_TEST_MODELS"), "504,3575,282,4649,314,7042,30,198"
+    for kind in ("f16", "q8_0", "q4_0"):
+        path = "%s/smollm2-135m-%s.gguf" % (folder, kind)
+        if SAN or not folder or not os.path.exists(path):
+            skip("models." + kind, "no model to run it on, or a build for which it is too large")
+            continue
+        both = [cl("logits", path, "--tokens", tokens, "--all", "--json", "--ctx", "64", "--device", d) for d in ("cpu", "opencl:0")]
+        if not check(all(r.rc == 0 for r in both), "%r" % both):
+            continue
+        kl, rows = 0, [[p["logits"] for p in r.json()["positions"]] for r in both]
+        for a, b in zip(*rows):
+            best = sorted(range(len(a)), key=lambda i: -a[i])[:2]
+            check(a[best[0]] - a[best[1]] <= 0.05 or b.index(max(b)) == best[0], "%s: the most likely token is another one" % kind)
+            kl += sum(math.exp(p) * (p - q) for p, q in zip(nats(a), nats(b))) / len(rows[0])
+        check(kl < (1e-5 if kind == "f16" else 1e-2), "%s: mean KL %g" % (kind, kl))
+        if os.environ.get("SHOW"):
+            print("%s: mean KL %.3g over %d positions" % (kind, kl, len(rows[0])))
+
+
 def why_not():
     if os.environ.get("WEIR_VARIANT") == "tsan" or os.environ.get("WEIR_EMULATOR"):
         return "drivers are not built for this"
@@ -217,7 +244,7 @@ def main():
     if reason:
         harness.where = "opencl.device"
         skip("device", reason)
-    harness.main("opencl", [] if reason else [listed, nothing_there, names, kernels, text, kept_by_the_driver, kept, faults, too_large, training])
+    harness.main("opencl", [] if reason else [listed, nothing_there, names, kernels, text, kept_by_the_driver, kept, faults, too_large, training, models])
 
 
 main()

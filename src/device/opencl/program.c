@@ -31,10 +31,11 @@ static uint64_t key_of(const wr_cl_device *d, const char *text) {
 }
 
 static weir_status cache_path(uint64_t key, char *folder, char *path, size_t cap) {
-  WR_TRY(wr_cache_dir(folder, cap - 64));
-  strcat(folder, "/opencl");
-  snprintf(path, cap, "%s/%016" PRIx64 ".bin", folder, key);
-  return WEIR_OK;
+  static const char sub[] = "/opencl";
+  WR_TRY(wr_cache_dir(folder, cap - sizeof sub));
+  strcat(folder, sub);
+  const int n = snprintf(path, cap, "%s/%016" PRIx64 ".bin", folder, key);
+  return n > 0 && (size_t)n < cap ? WEIR_OK : wr_fail(WEIR_EFAIL, "the name of the cache folder is too long");
 }
 
 /* The head of the compiler's log, as one sentence's end. */
