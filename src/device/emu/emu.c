@@ -44,7 +44,7 @@ typedef struct fiber {
   int number;
   const char *file; /* of the barrier it waits at */
   int line;
-  unsigned barriers;
+  TSAN(unsigned barriers;) /* that it came to in this group */
   char *stack;
 #if defined(__x86_64__)
   void *sp;
@@ -131,6 +131,7 @@ UNWATCHED static void entry(void) {
   ASAN(__sanitizer_finish_switch_fiber(NULL, &now.bottom, &now.bytes);)
   while (!now.over) {
     TSAN(__tsan_acquire(&now.begins);)
+    TSAN(f->barriers = 0;) /* fibers that a smaller group did without have counted fewer */
     now.kernel->emulate(now.args);
     TSAN(__tsan_release(&now.ends);)
     f->state = DONE;

@@ -209,8 +209,10 @@ DEV soft_sums nothing(void) {
     if (start + SPLIT <= x.first || start >= x.past) return; \
     const soft_sums one = weights(DT_##name, x, start, c->f[0], c->f[1], c->f[2], p, room); \
     GLOBAL f32 *slot = SLOT(group(2)); \
-    slot[0] = one.max; \
-    slot[1] = one.total; \
+    if (item() == 0) { \
+      slot[0] = one.max; \
+      slot[1] = one.total; \
+    } \
     for (i64 at = 0; at < x.Dv; at += ITEMS) { \
       const i64 d = at + item(); \
       const f32 sum = column(DT_##name, x, start, p, d < x.Dv ? d : 0); \
