@@ -10,7 +10,8 @@ from harness import SAN, TMP, WEIR, check, refused, run, skip
 HERE = os.path.dirname(os.path.abspath(__file__))
 TINY = HERE + "/golden/tiny_llama.gguf"
 FAULTY, CACHE, COUNT = TMP + "/faulty.so", TMP + "/cache", TMP + "/count"
-SECONDS = 1500 if os.environ.get("WEIR_OPENCL_ALL") else 600 if SAN else 240
+ALL = os.environ.get("WEIR_OPENCL_ALL")  # what takes minutes to compile, too
+SECONDS = 1500 if ALL else 600 if SAN else 240
 # what a driver and its compiler keep to the end is no leak of weir's
 QUIET = {"LSAN_OPTIONS": "suppressions=%s/lib/opencl.supp:print_suppressions=0" % HERE, "WEIR_CACHE": CACHE, "POCL_CACHE_DIR": TMP + "/pocl"}
 PROMPT = ("-p", "a", "-n", "12", "--ctx", "64", "--json")
@@ -83,8 +84,8 @@ def kernel_tests(only, **env):
 
 
 def kernels():
-    """device rows over their cases; all of them where WEIR_OPENCL_ALL is set: compiling takes minutes"""
-    for only in ("_dev",) if os.environ.get("WEIR_OPENCL_ALL") else ("rmsnorm_f32_dev", "add_f32_dev", "rope_f32_dev"):
+    """device rows over their cases"""
+    for only in ("_dev",) if ALL else ("rmsnorm_f32_dev", "add_f32_dev", "rope_f32_dev"):
         harness.counts["passed"] += kernel_tests(only)[1]
     kernel_tests("rmsnorm_f32_dev", WEIR_OPENCL=FAULTY, OPENCL_OWN_MEMORY="1")
 
@@ -244,7 +245,8 @@ def main():
     if reason:
         harness.where = "opencl.device"
         skip("device", reason)
-    harness.main("opencl", [] if reason else [listed, nothing_there, names, kernels, text, kept_by_the_driver, kept, faults, too_large, training, models])
+    slow = [models] if ALL or "models" in sys.argv else []
+    harness.main("opencl", [] if reason else slow + [listed, nothing_there, names, kernels, text, kept_by_the_driver, kept, faults, too_large, training])
 
 
 main()

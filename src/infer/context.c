@@ -10,7 +10,8 @@ weir_status weir_context_open(const weir_context_options *options, weir_context 
   const char *name = o.device ? o.device : "cpu";
   wr_device_options d = {.threads = o.threads, .pin = o.pin, .progress = o.progress, .user = o.user};
   if (strchr(name, ','))
-    return wr_fail(WEIR_EUNSUPPORTED, "several devices at once ('%s') are not supported yet: name one", wr_escape(name, strlen(name)));
+    return wr_fail(WEIR_EUNSUPPORTED, "several devices at once ('%s') are not supported yet: name one",
+                   wr_escape(name, strlen(name)));
   const wr_device_api *api = wr_device_find(name, &d.index);
   if (!api) return wr_fail(WEIR_EUSAGE, "there is no device '%s' (weir devices lists them)", wr_escape(name, strlen(name)));
   weir_context *ctx = wr_calloc(1, sizeof *ctx);
@@ -64,8 +65,12 @@ typedef struct telling {
 
 static void tell(void *user, const wr_device_facts *f) {
   const telling *t = user;
-  const weir_device_info info = {.name = f->name, .text = f->text, .driver = f->driver, .platform = f->platform,
-                                 .memory_bytes = f->memory_bytes, .usable = f->usable};
+  const weir_device_info info = {.name = f->name,
+                                 .text = f->text,
+                                 .driver = f->driver,
+                                 .platform = f->platform,
+                                 .memory_bytes = f->memory_bytes,
+                                 .usable = f->usable};
   t->each(t->user, &info);
 }
 

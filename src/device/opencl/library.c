@@ -49,17 +49,51 @@ static const struct {
   cl_int error;
   const char *name;
 } errors[] = {
-#define E(name) {name, #name}
-    E(CL_DEVICE_NOT_FOUND), E(CL_DEVICE_NOT_AVAILABLE), E(CL_COMPILER_NOT_AVAILABLE), E(CL_MEM_OBJECT_ALLOCATION_FAILURE),
-    E(CL_OUT_OF_RESOURCES), E(CL_OUT_OF_HOST_MEMORY), E(CL_PROFILING_INFO_NOT_AVAILABLE), E(CL_MEM_COPY_OVERLAP),
-    E(CL_BUILD_PROGRAM_FAILURE), E(CL_MAP_FAILURE), E(CL_MISALIGNED_SUB_BUFFER_OFFSET),
-    E(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST), E(CL_LINKER_NOT_AVAILABLE), E(CL_INVALID_VALUE), E(CL_INVALID_DEVICE_TYPE),
-    E(CL_INVALID_PLATFORM), E(CL_INVALID_DEVICE), E(CL_INVALID_CONTEXT), E(CL_INVALID_QUEUE_PROPERTIES), E(CL_INVALID_COMMAND_QUEUE),
-    E(CL_INVALID_HOST_PTR), E(CL_INVALID_MEM_OBJECT), E(CL_INVALID_BINARY), E(CL_INVALID_BUILD_OPTIONS), E(CL_INVALID_PROGRAM),
-    E(CL_INVALID_PROGRAM_EXECUTABLE), E(CL_INVALID_KERNEL_NAME), E(CL_INVALID_KERNEL_DEFINITION), E(CL_INVALID_KERNEL),
-    E(CL_INVALID_ARG_INDEX), E(CL_INVALID_ARG_VALUE), E(CL_INVALID_ARG_SIZE), E(CL_INVALID_KERNEL_ARGS), E(CL_INVALID_WORK_DIMENSION),
-    E(CL_INVALID_WORK_GROUP_SIZE), E(CL_INVALID_WORK_ITEM_SIZE), E(CL_INVALID_GLOBAL_OFFSET), E(CL_INVALID_EVENT_WAIT_LIST),
-    E(CL_INVALID_EVENT), E(CL_INVALID_OPERATION), E(CL_INVALID_BUFFER_SIZE), E(CL_INVALID_GLOBAL_WORK_SIZE), E(CL_INVALID_PROPERTY),
+#define E(name) \
+  { name, #name }
+    E(CL_DEVICE_NOT_FOUND),
+    E(CL_DEVICE_NOT_AVAILABLE),
+    E(CL_COMPILER_NOT_AVAILABLE),
+    E(CL_MEM_OBJECT_ALLOCATION_FAILURE),
+    E(CL_OUT_OF_RESOURCES),
+    E(CL_OUT_OF_HOST_MEMORY),
+    E(CL_PROFILING_INFO_NOT_AVAILABLE),
+    E(CL_MEM_COPY_OVERLAP),
+    E(CL_BUILD_PROGRAM_FAILURE),
+    E(CL_MAP_FAILURE),
+    E(CL_MISALIGNED_SUB_BUFFER_OFFSET),
+    E(CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST),
+    E(CL_LINKER_NOT_AVAILABLE),
+    E(CL_INVALID_VALUE),
+    E(CL_INVALID_DEVICE_TYPE),
+    E(CL_INVALID_PLATFORM),
+    E(CL_INVALID_DEVICE),
+    E(CL_INVALID_CONTEXT),
+    E(CL_INVALID_QUEUE_PROPERTIES),
+    E(CL_INVALID_COMMAND_QUEUE),
+    E(CL_INVALID_HOST_PTR),
+    E(CL_INVALID_MEM_OBJECT),
+    E(CL_INVALID_BINARY),
+    E(CL_INVALID_BUILD_OPTIONS),
+    E(CL_INVALID_PROGRAM),
+    E(CL_INVALID_PROGRAM_EXECUTABLE),
+    E(CL_INVALID_KERNEL_NAME),
+    E(CL_INVALID_KERNEL_DEFINITION),
+    E(CL_INVALID_KERNEL),
+    E(CL_INVALID_ARG_INDEX),
+    E(CL_INVALID_ARG_VALUE),
+    E(CL_INVALID_ARG_SIZE),
+    E(CL_INVALID_KERNEL_ARGS),
+    E(CL_INVALID_WORK_DIMENSION),
+    E(CL_INVALID_WORK_GROUP_SIZE),
+    E(CL_INVALID_WORK_ITEM_SIZE),
+    E(CL_INVALID_GLOBAL_OFFSET),
+    E(CL_INVALID_EVENT_WAIT_LIST),
+    E(CL_INVALID_EVENT),
+    E(CL_INVALID_OPERATION),
+    E(CL_INVALID_BUFFER_SIZE),
+    E(CL_INVALID_GLOBAL_WORK_SIZE),
+    E(CL_INVALID_PROPERTY),
 #undef E
 };
 
@@ -69,7 +103,8 @@ weir_status wr_cl_fail(cl_int error, const char *call, const char *what) {
   for (size_t i = 0; i < WR_ARRAY_LEN(errors) && !known; i++)
     if (errors[i].error == error) known = errors[i].name;
   snprintf(name, sizeof name, "error %d", error);
-  const bool memory = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_RESOURCES || error == CL_OUT_OF_HOST_MEMORY;
+  const bool memory =
+      error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_RESOURCES || error == CL_OUT_OF_HOST_MEMORY;
   const char *function = strstr(call, "cl"); /* "cl->clFinish(queue)" or the name alone */
   if (function && strncmp(function, "cl->", 4) == 0) function += 4;
   return wr_fail(memory ? WEIR_ENOMEM : WEIR_EDEVICE, "the OpenCL device: %s: %.*s says %s", what,
@@ -201,7 +236,8 @@ static void tell_broken(wr_device_tell_fn *tell, void *user) {
   const char *folder = vendors();
   char path[1024], text[512];
   DIR *d = opendir(folder);
-  if (!d && wr_ends_with(folder, ".icd") && broken(folder, text, sizeof text)) tell(user, &(wr_device_facts){.name = "opencl", .text = text});
+  if (!d && wr_ends_with(folder, ".icd") && broken(folder, text, sizeof text))
+    tell(user, &(wr_device_facts){.name = "opencl", .text = text});
   for (struct dirent *e; d && (e = readdir(d));) {
     snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
     if (wr_ends_with(e->d_name, ".icd") && broken(path, text, sizeof text))
@@ -221,8 +257,12 @@ weir_status wr_cl_list(wr_device_tell_fn *tell, void *user) {
     snprintf(name, sizeof name, "opencl:%d", i);
     snprintf(text, sizeof text, "%s, %s%s%s", d->name, d->shared ? "in the host's memory" : "with memory of its own",
              d->refusal[0] ? "; cannot be used: " : "", d->refusal);
-    tell(user, &(wr_device_facts){.name = name, .text = text, .driver = d->driver, .platform = d->platform_version,
-                                  .memory_bytes = d->memory_bytes, .usable = !d->refusal[0]});
+    tell(user, &(wr_device_facts){.name = name,
+                                  .text = text,
+                                  .driver = d->driver,
+                                  .platform = d->platform_version,
+                                  .memory_bytes = d->memory_bytes,
+                                  .usable = !d->refusal[0]});
   }
   wr_free(list);
   if (wr_cl()) tell_broken(tell, user);

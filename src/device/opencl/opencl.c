@@ -19,14 +19,14 @@ typedef struct buffer {
   const char *addr, *base; /* of the buffer; of mem's first byte: an import's is the beginning of its first page */
   size_t bytes, mem_bytes; /* from addr; from base */
   bool imported;
-  bool mapped;             /* the host's now */
+  bool mapped; /* the host's now */
 } buffer;
 
 typedef struct start {
   cl_kernel kernel;
   size_t global[3], local[3];
   int step;
-  bool first;        /* of its kernel on this device: some drivers compile then */
+  bool first; /* of its kernel on this device: some drivers compile then */
 } start;
 
 typedef struct prepared {
@@ -35,7 +35,7 @@ typedef struct prepared {
   int n;
   cl_mem blocks, *block; /* of each step, sub-buffers of `blocks` */
   int n_blocks;
-  buffer **used;         /* writable ones: what the host gives away for a run */
+  buffer **used; /* writable ones: what the host gives away for a run */
   int n_used;
   bool ran;
 } prepared;
@@ -50,7 +50,7 @@ typedef struct state {
   size_t n_known, cap_known;
   buffer **buffers; /* sorted by addr */
   size_t n_buffers, cap_buffers;
-  uintptr_t next;   /* made-up address */
+  uintptr_t next; /* made-up address */
   size_t imported_bytes;
   pthread_mutex_t running;
 } state;
@@ -118,12 +118,14 @@ static weir_status fits(const wr_device *d, size_t bytes, const char *what) {
   wr_size_text(need, bytes);
   if (bytes > s->facts.max_alloc_bytes) {
     wr_size_text(most, s->facts.max_alloc_bytes);
-    return wr_fail(WEIR_ENOMEM, "%s takes %s, but the OpenCL device '%s' gives at most %s in one piece", what, need, s->facts.name, most);
+    return wr_fail(WEIR_ENOMEM, "%s takes %s, but the OpenCL device '%s' gives at most %s in one piece", what, need,
+                   s->facts.name, most);
   }
   if (taken + bytes <= d->memory_bytes) return WEIR_OK;
   wr_size_text(most, d->memory_bytes);
   wr_size_text(used, taken);
-  return wr_fail(WEIR_ENOMEM, "%s takes %s, but of the %s of the OpenCL device '%s' %s are in use", what, need, most, s->facts.name, used);
+  return wr_fail(WEIR_ENOMEM, "%s takes %s, but of the %s of the OpenCL device '%s' %s are in use", what, need, most,
+                 s->facts.name, used);
 }
 
 static weir_status map(state *s, buffer *b) {
@@ -186,10 +188,12 @@ static weir_status opencl_alloc(wr_device *d, size_t bytes, bool huge, const cha
 /* Whole lines from the beginning of a page on, which is what drivers can use in place. */
 static weir_status opencl_import(wr_device *d, const void *host, size_t bytes, wr_buf *out) {
   state *s = d->priv;
-  if (!s->facts.shared) return wr_fail(WEIR_EUNSUPPORTED, "the OpenCL device '%s' does not see the host's memory", s->facts.name);
+  if (!s->facts.shared)
+    return wr_fail(WEIR_EUNSUPPORTED, "the OpenCL device '%s' does not see the host's memory", s->facts.name);
   const char *addr = host, *base = addr - (uintptr_t)host % PAGE;
   const size_t least = WR_MAX(bytes, (size_t)1);
-  buffer b = {.addr = addr, .base = base, .bytes = least, .mem_bytes = round_up((size_t)(addr - base) + least, LINE), .imported = true};
+  buffer b = {
+      .addr = addr, .base = base, .bytes = least, .mem_bytes = round_up((size_t)(addr - base) + least, LINE), .imported = true};
   WR_TRY(fits(d, bytes, "what is used in place"));
   WR_TRY(create(s, CL_MEM_READ_ONLY, host_of(&b), &b, "memory of the host"));
   const weir_status status = remember(s, &b);
@@ -283,7 +287,8 @@ static weir_status check_kernel(const state *s, cl_kernel k, const wr_dev_kernel
   WR_CL_TRY(s->cl->clGetKernelWorkGroupInfo(k, s->facts.id, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, NULL), what->name);
   WR_CL_TRY(s->cl->clGetKernelWorkGroupInfo(k, s->facts.id, CL_KERNEL_LOCAL_MEM_SIZE, sizeof local, &local, NULL), what->name);
   if ((size_t)what->items <= most && local <= s->facts.local_bytes) return WEIR_OK;
-  return wr_fail(WEIR_EDEVICE, "kernel %s has groups of %d work items and %llu bytes, the OpenCL device '%s' takes %zu and %llu", what->name,
+  return wr_fail(WEIR_EDEVICE,
+                 "kernel %s has groups of %d work items and %llu bytes, the OpenCL device '%s' takes %zu and %llu", what->name,
                  what->items, (unsigned long long)local, s->facts.name, most, (unsigned long long)s->facts.local_bytes);
 }
 
@@ -335,7 +340,8 @@ static weir_status prepare_step(state *s, prepared *p, const wr_step *step, int 
   WR_TRY(locate(s, p, step->call.regs, step->name, &args[1], &offset));
   if (offset) return wr_fail(WEIR_EFAIL, "%s: its registers do not begin a buffer", step->name);
   WR_TRY(locate(s, p, step->call.scratch, step->name, &args[2], &block->scratch_offset));
-  for (int a = 0; a < WR_MAX_ARGS; a++) WR_TRY(locate(s, p, step->call.args[a].data, step->name, &args[3 + a], &block->arg[a].offset));
+  for (int a = 0; a < WR_MAX_ARGS; a++)
+    WR_TRY(locate(s, p, step->call.args[a].data, step->name, &args[3 + a], &block->arg[a].offset));
   for (int k = 0; k < l.n_kernels; k++) {
     start *to = &p->starts[p->n++];
     to->step = i;
@@ -384,7 +390,8 @@ static weir_status enqueue(wr_device *d, prepared *p, cl_command_queue queue) {
   state *s = d->priv;
   for (int i = 0; i < p->n; i++) {
     const start *at = &p->starts[i];
-    WR_CL_TRY(s->cl->clEnqueueNDRangeKernel(queue, at->kernel, 3, NULL, at->global, at->local, 0, NULL, p->events ? &p->events[i] : NULL),
+    WR_CL_TRY(s->cl->clEnqueueNDRangeKernel(queue, at->kernel, 3, NULL, at->global, at->local, 0, NULL,
+                                            p->events ? &p->events[i] : NULL),
               "a kernel");
     d->launches++;
     if (!at->first || p->ran) continue;
@@ -520,7 +527,8 @@ static weir_status open_state(state *s, const wr_device_options *o) {
   if (error != CL_SUCCESS) return wr_cl_fail(error, "clCreateContext", s->facts.name);
   cl_command_queue *const queues[] = {&s->compute, &s->profiled, &s->copy};
   for (size_t i = 0; i < WR_ARRAY_LEN(queues); i++) {
-    *queues[i] = s->cl->clCreateCommandQueue(s->context, s->facts.id, queues[i] == &s->profiled ? CL_QUEUE_PROFILING_ENABLE : 0, &error);
+    *queues[i] =
+        s->cl->clCreateCommandQueue(s->context, s->facts.id, queues[i] == &s->profiled ? CL_QUEUE_PROFILING_ENABLE : 0, &error);
     if (error != CL_SUCCESS) return wr_cl_fail(error, "clCreateCommandQueue", s->facts.name);
   }
   s->next = FIRST_ADDRESS;

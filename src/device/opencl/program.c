@@ -48,8 +48,8 @@ static weir_status build_failed(wr_cl_programs *p, cl_program program, const cha
   if (log) p->cl->clGetProgramBuildInfo(program, p->device->id, CL_PROGRAM_BUILD_LOG, bytes, log, NULL);
   wr_str shown = {0};
   if (log) wr_str_escape(&shown, log, WR_MIN(strlen(log), (size_t)SHOWN));
-  const weir_status s = wr_fail(WEIR_EDEVICE, "the driver of '%s' (%s) cannot compile %s: %s", p->device->name, p->device->driver, source,
-                                shown.len && !shown.oom ? shown.ptr : "it says no more");
+  const weir_status s = wr_fail(WEIR_EDEVICE, "the driver of '%s' (%s) cannot compile %s: %s", p->device->name,
+                                p->device->driver, source, shown.len && !shown.oom ? shown.ptr : "it says no more");
   wr_str_free(&shown);
   wr_free(log);
   return s;
