@@ -95,7 +95,8 @@ typedef struct weir_context weir_context;
 typedef struct weir_context_options {
   int threads;             /* 0: the physical cores that affinity and cgroup quota leave; at most 1024 */
   bool pin;                /* bind thread i to the i-th usable CPU */
-  /* NULL: "cpu". "opencl": the first OpenCL device that can be used, "opencl:1" the second of weir_device_list. "emu" runs other devices'
+  /* "cpu,opencl:0": up to four that share the layers of a model, in proportion to their speed and as far as they fit; the first one's memory is
+   * what memory_bytes and weir_context_memory are about. NULL: "cpu". "opencl": the first OpenCL device that can be used, "opencl:1" the second of weir_device_list. "emu" runs other devices'
    * kernels on the host, for tests. "null" plans without memory: plans only, running gives EUNSUPPORTED */
   const char *device;
   uint64_t memory_bytes;   /* upper limit for everything that models and sessions take; 0: what the machine allows */
@@ -317,6 +318,7 @@ typedef struct weir_model_info {                          /* strings live as lon
   const char *path, *name, *arch;                         /* name: general.name, escaped for a terminal; may be "" */
   const char *types;       /* types of the matrices, most bytes first: "q4_0, q8_0" */
   const char *layout;      /* "packed: <path>", or why it is not: "plain: no_pack was asked", … */
+  const char *devices;     /* which of several devices has which layers, and what a layer takes there; NULL: there is one */
   int layers, width, ff, heads, kv_heads, head_width, vocab;
   int64_t trained_tok;     /* context it was trained with */
   int64_t default_tok;     /* context of a session that asks for none */
@@ -497,6 +499,7 @@ typedef struct weir_result {
   double decode_tok_s;     /* decode steps (tokens - 1: the first comes from the prompt's logits) / decode; 0: none */
   double bytes_per_token;  /* mean over the decode steps, weights + KV, from the cost rules */
   double weight_bytes_per_token, kv_bytes_per_token;
+  double moved_bytes_per_token; /* of decode, between devices, and between the host and devices that are not the CPU */
   double limit_tok_s;      /* limit_gb_s / bytes_per_token; 0: not measured */
   double limit_gb_s;       /* best of limit_runs plain reads of the pages that a token reads, between its tokens */
   double limit_gb_s_worst;

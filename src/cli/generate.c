@@ -82,6 +82,7 @@ void wr_json_result(wr_json *j, const weir_result *r) {
   wr_json_number(j, "bytes_per_token", r->bytes_per_token);
   wr_json_number(j, "weight_bytes_per_token", r->weight_bytes_per_token);
   wr_json_number(j, "kv_bytes_per_token", r->kv_bytes_per_token);
+  wr_json_number(j, "moved_bytes_per_token", r->moved_bytes_per_token);
   wr_json_number(j, "limit_tok_s", r->limit_tok_s);
   wr_json_number(j, "limit_gb_s", r->limit_gb_s);
   wr_json_number(j, "limit_gb_s_worst", r->limit_gb_s_worst);
@@ -129,6 +130,11 @@ static void print_report(const weir_result *r, int threads) {
   fprintf(stderr, "\ndecode %5zu tokens  %7.1f tok/s  %d thread%s, %s a token (weights %s, %.0f %% in huge pages, KV %s), ended by %s\n",
           r->n_tokens, r->decode_tok_s, threads, threads == 1 ? "" : "s", per_token, weights, r->huge_share * 100, kv,
           weir_finish_name(r->finish));
+  if (r->moved_bytes_per_token > 0) {
+    char moved[16];
+    wr_size(moved, r->moved_bytes_per_token);
+    fprintf(stderr, "moved  %s a token between devices\n", moved);
+  }
   if (r->limit_tok_s <= 0)
     fprintf(stderr, "limit  not measured: the answer was too short\n");
   else
@@ -142,6 +148,7 @@ void wr_print_why(const weir_model *m, const weir_profile *p) {
   char layout[512];
   weir_escape(info.layout, strlen(info.layout), layout, sizeof layout);
   fprintf(stderr, "\nweights: %s\n", layout);
+  if (info.devices) fprintf(stderr, "devices: %s\n", info.devices);
   const size_t n = p ? weir_profile_print(p, NULL, 0) : 0;
   char *text = n ? malloc(n + 1) : NULL;
   if (text) {

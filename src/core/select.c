@@ -72,9 +72,9 @@ const char *wr_row_refuses(const wr_op *op, const wr_row *row, const wr_call *c,
   return row->refuse ? row->refuse(c) : NULL;
 }
 
-/* "matmul x=f32 w=q4_0/pack16 y=f32": calls of one key keep one class. */
-static void class_key(const wr_op *op, const wr_call *c, char *buf, size_t cap) {
-  size_t n = (size_t)snprintf(buf, cap, "%s", op->name);
+/* "matmul x=f32 w=q4_0/pack16 y=f32": calls of one key keep one class, on all devices that run the same rows. */
+static void class_key(const wr_op *op, const wr_call *c, const wr_device *d, char *buf, size_t cap) {
+  size_t n = (size_t)snprintf(buf, cap, "%s%s", op->name, d->api == &wr_device_cpu ? "" : " beside the CPU");
   for (int a = 0; op->args[a].role != WR_ARG_END && n < cap; a++)
     if (c->args[a].rank && op->args[a].role != WR_OUT)
       n += (size_t)snprintf(buf + n, cap - n, " %s=%s/%s", op->args[a].name, wr_dtypes[c->args[a].dtype].name,
@@ -156,7 +156,7 @@ const wr_row *wr_select(const wr_op *op, const wr_call *c, const wr_device *d, c
   size_t forced_len = 0;
   const char *use = o->use ? o->use : getenv("WEIR_USE");
   const char *forced = use ? forced_row(use, op, &forced_len) : NULL;
-  class_key(op, c, key, sizeof key);
+  class_key(op, c, d, key, sizeof key);
   const char *kept = o->classes && !forced ? ledger_class(o->classes, key) : NULL;
   for (int i = 0; i < op->n_rows; i++) {
     const wr_row *row = &op->rows[i];

@@ -177,6 +177,8 @@ struct wr_device {
   void *priv;
 };
 
+static inline const char *wr_device_title(const wr_device *d) { return d->title ? d->title : d->api->name; }
+
 extern const wr_device_api wr_device_cpu, wr_device_opencl, wr_device_emu, wr_device_null;
 /* "cpu", "opencl:1"; *index: the number after the colon and one, 0 without; NULL: none is allowed. NULL: no such device. */
 const wr_device_api *wr_device_find(const char *name, int *index);

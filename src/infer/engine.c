@@ -40,10 +40,10 @@ struct wr_engine {
   int refs;
   wr_dtype kv;
   int64_t context_tok, pages_a_seq, n_pages;
-  size_t k_bytes, layer_bytes; /* of a page: keys of a layer; keys and values */
-  wr_buf state;                /* [n_pages][layers]{ keys, values } */
-  uint32_t *page_refs;         /* [n_pages] */
-  int32_t *free_pages;         /* stack of [n_free] */
+  size_t k_bytes, layer_bytes;   /* of a page: keys of a layer; keys and values */
+  wr_buf state[WR_PLAN_DEVICES]; /* of each device of the model: [n_pages][its layers]{ keys, values } */
+  uint32_t *page_refs;           /* [n_pages] */
+  int32_t *free_pages;           /* stack of [n_free] */
   int64_t n_free;
   wr_class_ledger classes;
   bucket_plan plans[2][N_BUCKETS]; /* [1]: with times of each step */
@@ -68,7 +68,11 @@ int64_t wr_context_default(const weir_model *m, wr_dtype kv) {
 
 /* --------------------------------------------------------------------------------------------------------- plans */
 
-static size_t page_bytes(const wr_engine *e) { return (size_t)e->model->m->h.layers * e->layer_bytes; }
+/* Of a page, what lies on one of the model's devices. */
+static size_t page_bytes(const wr_engine *e, int place) {
+  const wr_model *m = e->model->m;
+  return (size_t)(m->first_layer[place + 1] - m->first_layer[place]) * e->layer_bytes;
+}
 
 static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bool profiled) {
   const wr_step_shape shape = {.rows = rows,
@@ -79,12 +83,18 @@ static weir_status make_plan(wr_engine *e, bucket_plan *b, int rows, int out, bo
                                .kv = e->kv};
   WR_TRY(wr_step_build(&b->program, e->model->m, &shape, &b->io));
   for (int i = 0; i < b->io.n_layers; i++) {
-    const size_t keys = (size_t)i * e->layer_bytes;
-    wr_bind_rows(&b->program, b->io.k[i], &e->state, keys, page_bytes(e));
-    wr_bind_rows(&b->program, b->io.v[i], &e->state, keys + e->k_bytes, page_bytes(e));
+    const int place = wr_model_place(e->model->m, i);
+    const size_t keys = (size_t)(i - e->model->m->first_layer[place]) * e->layer_bytes, page = page_bytes(e, place);
+    wr_bind_rows(&b->program, b->io.k[i], &e->state[place], keys, page);
+    wr_bind_rows(&b->program, b->io.v[i], &e->state[place], keys + e->k_bytes, page);
   }
-  const wr_plan_options options = {
-      .classes = &e->classes, .tune = &e->model->ctx->tune, .use = e->model->use, .profile = profiled, .lender = e->lender};
+  const wr_plan_options options = {.classes = &e->classes,
+                                   .tune = &e->model->ctx->tune,
+                                   .use = e->model->use,
+                                   .profile = profiled,
+                                   .lender = e->lender,
+                                   .others = e->model->ctx->others,
+                                   .n_others = e->model->ctx->n_others};
   pthread_mutex_lock(&e->model->ctx->lock);
   const weir_status s = wr_plan_make(&b->program, &e->model->ctx->mem, &options, &b->plan);
   pthread_mutex_unlock(&e->model->ctx->lock);
@@ -144,7 +154,7 @@ static void free_engine(wr_engine *e) {
         wr_plan_free(&e->plans[p][i].plan);
         wr_program_free(&e->plans[p][i].program);
       }
-  wr_mem_free(&e->model->ctx->mem, WR_MEM_STATE, &e->state);
+  for (int k = 0; k < e->model->m->n_mems; k++) wr_mem_free(e->model->m->mems[k], WR_MEM_STATE, &e->state[k]);
   pthread_mutex_unlock(&e->model->ctx->lock);
   wr_class_ledger_free(&e->classes);
   pthread_mutex_destroy(&e->lock);
@@ -187,7 +197,9 @@ static weir_status open_pool(wr_engine *e, int64_t context_tok, int64_t pool_tok
   for (int64_t i = 0; i < e->n_pages; i++) e->free_pages[i] = (int32_t)(e->n_pages - 1 - i); /* page 0 is taken first */
   e->n_free = e->n_pages;
   pthread_mutex_lock(&e->model->ctx->lock);
-  const weir_status s = wr_mem_alloc(&e->model->ctx->mem, WR_MEM_STATE, n * page_bytes(e), true, "the KV cache", &e->state);
+  weir_status s = WEIR_OK;
+  for (int k = 0; k < e->model->m->n_mems && s == WEIR_OK; k++)
+    s = wr_mem_alloc(e->model->m->mems[k], WR_MEM_STATE, n * page_bytes(e, k), true, "the KV cache", &e->state[k]);
   pthread_mutex_unlock(&e->model->ctx->lock);
   return s == WEIR_ENOMEM ? too_large(e, context_tok, pool_tok, left) : s;
 }
@@ -239,25 +251,27 @@ static weir_status take_page(wr_engine *e, int32_t *out) {
   return WEIR_OK;
 }
 
+/* What device `place` has of page `from` to page `to`. */
+static weir_status copy_page(wr_engine *e, int place, int32_t from, int32_t to) {
+  wr_buf *state = &e->state[place];
+  wr_device *d = state->device;
+  const size_t n = page_bytes(e, place);
+  void *bounce = wr_malloc(n);
+  if (!bounce) return wr_fail_nomem(n, "the copy of a page");
+  weir_status s = d->api->read(d, state, (size_t)from * n, bounce, n);
+  if (s == WEIR_OK) s = d->api->write(d, state, (size_t)to * n, bounce, n);
+  wr_free(bounce);
+  return s;
+}
+
 /* A copy of its own of a page that others hold too. */
 static weir_status own_page(wr_engine *e, int32_t *page) {
   int32_t copy = 0;
-  wr_device *d = e->model->ctx->device;
-  const size_t n = page_bytes(e);
-  void *bounce = wr_malloc(n);
-  if (!bounce) return wr_fail_nomem(n, "the copy of a page");
-  weir_status s = take_page(e, &copy);
-  if (s == WEIR_OK) {
-    s = d->api->read(d, &e->state, (size_t)*page * n, bounce, n);
-    if (s == WEIR_OK) s = d->api->write(d, &e->state, (size_t)copy * n, bounce, n);
-    if (s == WEIR_OK) {
-      release_page(e, *page);
-      *page = copy;
-    } else {
-      release_page(e, copy);
-    }
-  }
-  wr_free(bounce);
+  WR_TRY(take_page(e, &copy));
+  weir_status s = WEIR_OK;
+  for (int k = 0; k < e->model->m->n_mems && s == WEIR_OK; k++) s = copy_page(e, k, *page, copy);
+  release_page(e, s == WEIR_OK ? *page : copy);
+  if (s == WEIR_OK) *page = copy;
   return s;
 }
 
@@ -396,6 +410,16 @@ weir_status wr_engine_run(wr_engine *e, wr_work *work, int n, bool profiled) {
   const weir_status s = run_locked(e, work, n, profiled);
   pthread_mutex_unlock(&e->lock);
   return s;
+}
+
+double wr_engine_moved(wr_engine *e) {
+  double sum = 0;
+  pthread_mutex_lock(&e->lock);
+  for (int p = 0; p < 2; p++)
+    for (int i = 0; i < N_BUCKETS; i++)
+      if (e->plans[p][i].made) sum += e->plans[p][i].plan.moved_bytes;
+  pthread_mutex_unlock(&e->lock);
+  return sum;
 }
 
 wr_cost wr_engine_cost(wr_engine *e, int64_t position) {

@@ -34,6 +34,7 @@ static weir_status decode(run *g) {
   weir_result *r = g->r;
   const uint64_t begin = wr_now_ns();
   const int64_t first = g->s->seq.length;
+  const double moved = wr_engine_moved(g->s->engine);
   int32_t token;
   for (;;) {
     WR_TRY(next_token(g, &token));
@@ -45,6 +46,7 @@ static weir_status decode(run *g) {
   r->seconds.decode = (double)(wr_now_ns() - begin) * 1e-9 - g->limit.seconds;
   const int64_t steps = g->s->seq.length - first;
   if (!steps) return WEIR_OK;
+  r->moved_bytes_per_token = (wr_engine_moved(g->s->engine) - moved) / (double)steps;
   r->decode_tok_s = (double)steps / r->seconds.decode;
   while (!g->o->no_limit && g->limit.runs < LIMIT_RUNS) {
     const int runs = g->limit.runs;

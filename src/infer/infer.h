@@ -23,8 +23,10 @@
 #include "text/text.h"
 
 struct weir_context {
-  wr_device *device;
-  wr_mem mem;
+  wr_device *device;    /* the first */
+  wr_mem mem;           /* its */
+  wr_mem more[WR_PLAN_DEVICES - 1], *others[WR_PLAN_DEVICES - 1]; /* further devices, and pointers to each */
+  int n_others;
   pthread_mutex_t lock; /* of mem, and of whatever else models and sessions of two threads share */
   wr_tune tune;         /* the choices of this machine's tune file: for every plan */
   char tune_text[256];  /* weir_context_tune */
@@ -83,6 +85,7 @@ void wr_engine_drop(wr_engine *e, wr_seq *seq);
 int64_t wr_engine_pages(const wr_engine *e); /* of WR_KV_PAGE positions, in the pool */
 int64_t wr_engine_pages_free(wr_engine *e);
 
+double wr_engine_moved(wr_engine *e); /* bytes between devices, and between the host and devices that are not the CPU, by all replays */
 /* Cost of one replay of one row at a position, by the cost rules: weights, KV and all. */
 wr_cost wr_engine_cost(wr_engine *e, int64_t position);
 /* The plan that serves so many rows and rows of logits, made if need be: for wr_plan_why, wr_print and profiles. Valid as long as the

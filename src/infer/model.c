@@ -22,8 +22,12 @@ static weir_status read_name(weir_model *m) {
 weir_status weir_model_open(weir_context *ctx, const char *path, const weir_model_options *options, weir_model **out) {
   const weir_model_options o = options ? *options : (weir_model_options){0};
   if (!path) return wr_fail(WEIR_EUSAGE, "no model file was named");
-  const wr_model_options mo = {
-      .no_mmap = o.no_mmap, .no_pack = o.no_pack, .force_pack = o.force_pack, .plan_only = !ctx->device->team};
+  const wr_model_options mo = {.no_mmap = o.no_mmap,
+                               .no_pack = o.no_pack,
+                               .force_pack = o.force_pack,
+                               .plan_only = !ctx->device->team,
+                               .others = ctx->others,
+                               .n_others = ctx->n_others};
   weir_model *m = wr_calloc(1, sizeof *m);
   if (!m) return wr_fail_nomem(sizeof *m, "a model");
   m->ctx = ctx;
@@ -60,6 +64,7 @@ void weir_model_get_info(const weir_model *m, weir_model_info *out) {
                            .arch = h->arch->name,
                            .types = m->m->types,
                            .layout = m->m->layout,
+                           .devices = m->m->split,
                            .layers = (int)h->layers,
                            .width = (int)h->width,
                            .ff = (int)h->ff,

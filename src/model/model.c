@@ -3,13 +3,23 @@
 #include "model/model_i.h"
 
 static weir_status import_weights(wr_model *m) {
+  const int last = m->n_mems - 1;
   for (int i = 0; i < m->n_weights; i++) {
     wr_weight *w = &m->weights[i];
-    WR_TRY(wr_mem_import(m->mem, WR_MEM_WEIGHTS, w->host, w->bytes, "weights", &w->buf));
+    const bool ends = w->id == WR_T_OUTPUT || w->id == WR_T_OUTPUT_NORM || w->id == WR_T_OUTPUT_NORM_BIAS;
+    wr_mem *mem = m->mems[w->layer >= 0 ? wr_model_place(m, w->layer) : ends ? last : 0];
+    WR_TRY(wr_mem_import(mem, WR_MEM_WEIGHTS, w->host, w->bytes, "weights", &w->buf));
     m->weight_bytes += w->bytes;
     m->token_bytes += wr_weight_is_looked_up(m, w) ? w->bytes / (size_t)w->rows : w->bytes;
   }
   return WEIR_OK;
+}
+
+/* Where the embedding is the last product's matrix, too. */
+static weir_status import_head(wr_model *m) {
+  const wr_weight *w = wr_model_weight(m, -1, WR_T_TOKEN_EMBD);
+  if (m->n_mems == 1 || wr_model_weight(m, -1, WR_T_OUTPUT)) return WEIR_OK;
+  return wr_mem_import(m->mems[m->n_mems - 1], WR_MEM_WEIGHTS, w->host, w->bytes, "weights", &m->head);
 }
 
 /* What every token reads, before the first one does. */
@@ -47,14 +57,14 @@ static weir_status fits_device(const wr_model *m) {
   char need[16], have[16];
   uint64_t bytes = 0;
   for (int i = 0; i < m->n_weights; i++) bytes += m->weights[i].bytes;
-  if (!d->memory_bytes || bytes <= left) return WEIR_OK;
+  if (!d->memory_bytes || bytes <= left || m->n_mems > 1) return WEIR_OK;
   const wr_dtype_info *fits = type_that_fits(m->parameters, left - left / REST);
   wr_size_text(need, bytes);
   wr_size_text(have, left);
   wr_fail(WEIR_ENOMEM, "%s: the weights take %s, but the device %s has %s left", wr_gguf_path(m->gguf), need, d->title, have);
   if (!fits) return wr_fail(WEIR_ENOMEM, "%s; no type of weights is small enough: take the device cpu", weir_last_error());
-  return wr_fail(WEIR_ENOMEM, "%s: its %.3g million parameters fit as %s (weir quantize), or take the device cpu", weir_last_error(),
-                 (double)m->parameters * 1e-6, fits->name);
+  return wr_fail(WEIR_ENOMEM, "%s: its %.3g million parameters fit as %s (weir quantize), or take the device cpu",
+                 weir_last_error(), (double)m->parameters * 1e-6, fits->name);
 }
 
 static weir_status open_model(wr_model *m, const char *path, const wr_model_options *options) {
@@ -78,7 +88,9 @@ static weir_status open_model(wr_model *m, const char *path, const wr_model_opti
   WR_TRY(s);
   if (!options->plan_only) populate(m);
   WR_TRY(wr_weights_small(m));
-  return import_weights(m);
+  WR_TRY(wr_model_split(m));
+  WR_TRY(import_weights(m));
+  return import_head(m);
 }
 
 weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out) {
@@ -86,7 +98,9 @@ weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options 
   const uint64_t begin = wr_now_ns();
   wr_model *m = wr_calloc(1, sizeof *m);
   if (!m) return wr_fail_nomem(sizeof *m, "a model");
-  m->mem = mem;
+  m->mem = m->mems[m->n_mems++] = mem;
+  for (int i = 0; options && i < options->n_others && m->n_mems < WR_PLAN_DEVICES; i++)
+    m->mems[m->n_mems++] = options->others[i];
   const weir_status s = open_model(m, path, options ? options : &none);
   if (s != WEIR_OK) {
     wr_model_close(m);
@@ -97,9 +111,16 @@ weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options 
   return WEIR_OK;
 }
 
+static void release_buf(wr_model *m, wr_buf *b) {
+  int k = 0;
+  while (k < m->n_mems && m->mems[k]->device != b->device) k++;
+  if (k < m->n_mems) wr_mem_free(m->mems[k], WR_MEM_WEIGHTS, b);
+}
+
 void wr_model_close(wr_model *m) {
   if (!m) return;
-  for (int i = 0; i < m->n_weights; i++) wr_mem_free(m->mem, WR_MEM_WEIGHTS, &m->weights[i].buf);
+  for (int i = 0; i < m->n_weights; i++) release_buf(m, &m->weights[i].buf);
+  release_buf(m, &m->head);
   wr_map_close(&m->packed);
   wr_gguf_close(m->gguf);
   wr_free(m->weights);
@@ -107,5 +128,6 @@ void wr_model_close(wr_model *m) {
   wr_free(m->small);
   wr_free(m->types);
   wr_free(m->layout);
+  wr_free(m->split);
   wr_free(m);
 }

@@ -5,7 +5,7 @@
  * which layout each weight has; the packed file in the cache folder. Knows nothing of sessions, sampling or text.
  *
  *   hparams.c   the tables architectures.def and hparams.def, read        weights.c   tensors.def: found, checked, typed
- *   pack.c      the packed file: made, mapped, listed, cleared            model.c     opening
+ *   pack.c      the packed file: made, mapped, listed, cleared            model.c     opening; split.c: among several devices
  *   step.c      a step as a program; llama.c, gemma.c, gpt2.c: their layers
  *   spec.c      what is to be trained: presets.def, checks, costs         train.c     its program; train_llama.c, train_gpt2.c: layers
  *
@@ -105,10 +105,16 @@ typedef struct wr_weight {
 typedef struct wr_model_options {
   bool no_mmap, no_pack, force_pack;
   bool plan_only; /* no memory is touched beyond the header: weights have sizes, but no address that may be followed */
+  wr_mem *const *others; /* [n_others] further devices to share the layers with: split.c */
+  int n_others;
 } wr_model_options;
 
 typedef struct wr_model {
-  wr_mem *mem;
+  wr_mem *mem;                             /* = mems[0] */
+  wr_mem *mems[WR_PLAN_DEVICES];           /* the devices that hold the weights */
+  int n_mems, first_layer[WR_PLAN_DEVICES + 1]; /* device k has layers [first_layer[k], first_layer[k + 1]) */
+  wr_buf head;                             /* the embedding as the last product reads it, where that is on another device */
+  char *split;                             /* "cpu has layers 0..17, ..."; NULL: one device */
   wr_gguf *gguf;
   wr_hparams h;
   wr_weight *weights; /* [n_weights] in the order of use */
@@ -125,6 +131,7 @@ typedef struct wr_model {
 weir_status wr_model_open(wr_mem *mem, const char *path, const wr_model_options *options, wr_model **out);
 uint64_t wr_model_huge_bytes(const wr_model *m);                                   /* of the files with its weights, mapped in huge pages now */
 void wr_model_close(wr_model *m);                                                /* NULL allowed */
+int wr_model_place(const wr_model *m, int layer);                                /* which of mems has this layer */
 const wr_weight *wr_model_weight(const wr_model *m, int layer, wr_tensor_id id); /* layer -1: the model's own. NULL: absent */
 int wr_weight_dtype(const wr_gguf_type_info *t);                                 /* of weights of a file's type. -1: not computed with */
 bool wr_weight_is_looked_up(const wr_model *m, const wr_weight *w);              /* a table of which a token takes one row */

@@ -17,4 +17,7 @@ bool wr_weight_packs(const wr_model *m, const wr_weight *w); /* is it one that t
  * used is written to *why (static text or a thread's error sentence) and is no failure; the weights are then as they were. */
 weir_status wr_pack_open(wr_model *m, const wr_model_options *options, wr_str *why);
 
+/* Which device has which layers, by how fast each multiplies by this model's weights and what fits: fills first_layer and split. */
+weir_status wr_model_split(wr_model *m);
+
 #endif

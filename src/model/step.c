@@ -140,7 +140,8 @@ weir_status wr_step_build(wr_program *p, const wr_model *m, const wr_step_shape 
   io.page_table = table(&b, "page_table", WR_LIVE_SEQS, shape->seqs, shape->pages_a_seq);
   io.out_rows = table(&b, "out_rows", WR_LIVE_OUT, shape->out, 0);
   const int embedding = wr_step_weight(&b, -1, WR_T_TOKEN_EMBD);
-  const int output = wr_model_weight(m, -1, WR_T_OUTPUT) ? wr_step_weight(&b, -1, WR_T_OUTPUT) : embedding;
+  int output = wr_model_weight(m, -1, WR_T_OUTPUT) ? wr_step_weight(&b, -1, WR_T_OUTPUT) : embedding;
+  if (m->head.device && (output = wr_step_weight(&b, -1, WR_T_TOKEN_EMBD)) >= 0) wr_bind(p, output, &m->head, 0);
   int x = wr_embed(p, embedding, io.tokens);
   x = h->arch->step(&b, x);
   io.logits = wr_matmul(p, x, output, WR_NONE, WR_NONE);
