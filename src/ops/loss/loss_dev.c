@@ -2,7 +2,7 @@
  *
  * A group a row of logits: item t has the elements t, t + 256, ..., the items' maxima and sums meet in a tree; then rows likewise for their
  * mean. With the product before it logits are made whole, in scratch, as a product in tiles (ops/tile_dev.h), and turned into their
- * gradient in place, which two more products take. */
+ * gradient in place, which two more products take. Loops have one length for all items of a group: PoCL 3.1 compiles others wrongly here. */
 #include "device/dialect.h"
 #include "ops/tile_dev.h"
 
@@ -18,16 +18,22 @@ DEV i64 target_of(GLOBAL const u8 *targets, i64 stride, i64 row, i64 V) {
 /* How many of the first rows count; n items, room[n]. */
 DEV f32 count_targets(GLOBAL const u8 *targets, i64 stride, i64 rows, i64 V, LOCAL f32 *room, i32 n) {
   f32 count = 0;
-  for (i64 r = item(); r < rows; r += n) count += target_of(targets, stride, r, V) >= 0 ? 1.0f : 0.0f;
+  for (i64 r = 0; r < rows; r += n)
+    if (r + item() < rows && target_of(targets, stride, r + item(), V) >= 0) count += 1.0f;
   return group_sum(count, room, n);
 }
+
+/* The gradient of logit v of a row, p its probability. */
+DEV f32 slope_of(i64 target, i64 v, f32 p, f32 scale) { return target < 0 ? 0.0f : scale * (p - (v == target ? 1.0f : 0.0f)); }
 
 /* The maximum of a row, and the logarithm of the sum of its exponentials beside it. */
 DEV f32 log_sum(GLOBAL const f32 *x, i64 V, LOCAL f32 *room, f32 *max) {
   f32 most = -F32_INFINITY, sum = 0;
-  for (i64 v = item(); v < V; v += ITEMS) most = f32_max(x[v], most);
+  for (i64 v = 0; v < V; v += ITEMS)
+    if (v + item() < V) most = f32_max(x[v + item()], most);
   most = group_max(most, room, ITEMS);
-  for (i64 v = item(); v < V; v += ITEMS) sum += f32_exp(x[v] - most);
+  for (i64 v = 0; v < V; v += ITEMS)
+    if (v + item() < V) sum += f32_exp(x[v + item()] - most);
   *max = most;
   return f32_log(group_sum(sum, room, ITEMS));
 }
@@ -37,7 +43,8 @@ DEV void put_mean(GLOBAL f32 *to, GLOBAL const f32 *row_loss, GLOBAL const u8 *t
                   LOCAL f32 *room) {
   const f32 count = count_targets(targets, stride, rows, V, room, ITEMS);
   f32 sum = 0;
-  for (i64 r = item(); r < rows; r += ITEMS) sum += row_loss[r];
+  for (i64 r = 0; r < rows; r += ITEMS)
+    if (r + item() < rows) sum += row_loss[r + item()];
   sum = group_sum(sum, room, ITEMS);
   if (item() == 0) *to = count > 0 ? sum / count : 0.0f;
 }
@@ -51,9 +58,10 @@ KERNEL(xent_rows_f32, ITEMS, 4) {
   GLOBAL const f32 *x = ROW(const f32, 0, r);
   const f32 ln = log_sum(x, V, room, &max);
   const i64 target = TARGET(1, r, V);
-  if (item() != 0) return;
-  SCRATCH(f32)[r] = target < 0 ? 0.0f : max - x[target] + ln;
-  if (HAS(3)) *ROW(f32, 3, r) = max + ln;
+  if (item() == 0) {
+    SCRATCH(f32)[r] = target < 0 ? 0.0f : max - x[target] + ln;
+    if (HAS(3)) *ROW(f32, 3, r) = max + ln;
+  }
 }
 
 KERNEL(xent_mean_f32, ITEMS, 3) {
@@ -68,10 +76,10 @@ KERNEL(xent_bwd_f32, BWD_ITEMS, 5) {
   if (r >= rows) return;
   const i64 target = TARGET(2, r, V);
   const f32 count = count_targets(ARG(const u8, 2), STRIDE(2), rows, V, room, BWD_ITEMS);
-  const f32 scale = target < 0 ? 0.0f : *ARG(const f32, 0) / count, lse = *ROW(const f32, 3, r);
-  for (i64 v = item(); v < V; v += BWD_ITEMS) {
-    const f32 p = target < 0 ? 0.0f : f32_exp(ROW(const f32, 1, r)[v] - lse);
-    put(&ROW(f32, 4, r)[v], scale * (p - (v == target ? 1.0f : 0.0f)), ADDS(4));
+  const f32 scale = *ARG(const f32, 0) / count, lse = *ROW(const f32, 3, r);
+  for (i64 v0 = 0; v0 < V; v0 += BWD_ITEMS) {
+    const i64 v = v0 + item();
+    if (v < V) put(&ROW(f32, 4, r)[v], slope_of(target, v, f32_exp(ROW(const f32, 1, r)[v] - lse), scale), ADDS(4));
   }
 }
 
@@ -127,11 +135,12 @@ KERNEL(head_bwd_rows_f32, ITEMS, 4) {
   const f32 ln = log_sum(x, V, room, &max);
   const i64 target = TARGET(3, r, V);
   const f32 count = count_targets(ARG(const u8, 3), STRIDE(3), rows, V, room, ITEMS);
-  const f32 scale = target < 0 ? 0.0f : *ARG(const f32, 0) / count;
+  const f32 scale = *ARG(const f32, 0) / count;
   if (target < 0 && item() == 0) SCRATCH(f32)[r] = 0.0f;
-  for (i64 v = item(); v < V; v += ITEMS) {
+  for (i64 v0 = 0; v0 < V; v0 += ITEMS) {
+    const i64 v = v0 + item();
     if (v == target) SCRATCH(f32)[r] = max - x[v] + ln;
-    x[v] = target < 0 ? 0.0f : scale * (f32_exp(x[v] - max - ln) - (v == target ? 1.0f : 0.0f));
+    if (v < V) x[v] = slope_of(target, v, f32_exp(x[v] - max - ln), scale);
   }
 }
 
