@@ -675,6 +675,15 @@ typedef struct weir_plan_options {
   int batch;               /* sequences decoded together; 0: 1 */
   weir_kv_type kv;
 } weir_plan_options;
+/* What the kinds of operations of a decode step take at least, by their cost rules: the longer of bytes ÷ bandwidth and FLOPs ÷ peak, call by
+ * call. Launches, barriers and caches are not in it. */
+typedef struct weir_plan_op {
+  const char *op;
+  char *what;              /* kind of weight, "ffn_up"; "": none */
+  int64_t calls;
+  double bytes, flop, us;  /* of all calls of one step of the batch */
+  bool bound_by_bytes;     /* of most of the time */
+} weir_plan_op;
 typedef struct weir_plan {                                /* bytes are what weir would take, by its own planner */
   char *model, *arch, *types, *device, *source;
   double memory_bytes;     /* of the device; 0: unknown */
@@ -690,10 +699,13 @@ typedef struct weir_plan {                                /* bytes are what weir
   double bound_tok_s;      /* batch × bandwidth ÷ token_bytes, or the compute bound where that is lower */
   const char *bound_by;    /* "memory bandwidth" or "arithmetic" */
   char *advice;            /* a sentence: what to change */
+  weir_plan_op *ops;       /* [n_ops] the longest first */
+  size_t n_ops;
 } weir_plan;
 weir_status weir_plan_model(weir_context *ctx, const char *path, const weir_plan_options *options, weir_plan **out);
 void weir_plan_free(weir_plan *p);                        /* NULL allowed */
 size_t weir_plan_print(const weir_plan *p, char *out, size_t cap); /* one screen; as snprintf */
+size_t weir_plan_print_ops(const weir_plan *p, char *out, size_t cap); /* a table of its ops; as snprintf */
 
 /* -------------------------------------------------------------------------------------------------------------- machine
  * What this machine can do, measured by plain loops that do nothing else: read bandwidth from L1 to memory, arithmetic peaks,

@@ -27,6 +27,20 @@ static void json_plan(wr_json *j, const weir_plan *p) {
   wr_json_number(j, "bound_tok_s", p->bound_tok_s);
   wr_json_string(j, "bound_by", p->bound_by);
   wr_json_string(j, "advice", p->advice);
+  wr_json_key(j, "ops");
+  wr_json_array(j);
+  for (size_t i = 0; i < p->n_ops; i++) {
+    wr_json_object(j);
+    wr_json_string(j, "op", p->ops[i].op);
+    wr_json_string(j, "weights", p->ops[i].what);
+    wr_json_integer(j, "calls", p->ops[i].calls);
+    wr_json_number(j, "bytes", p->ops[i].bytes);
+    wr_json_number(j, "flop", p->ops[i].flop);
+    wr_json_number(j, "us", p->ops[i].us);
+    wr_json_flag(j, "bound_by_bytes", p->ops[i].bound_by_bytes);
+    wr_json_end(j);
+  }
+  wr_json_end(j);
   wr_json_end(j);
 }
 
@@ -76,6 +90,16 @@ static int plan_all(const wr_options *o, weir_context *ctx) {
   return s == WEIR_OK ? wr_done(o) : wr_failed(o, s);
 }
 
+static void print_text(const weir_plan *p, size_t (*print)(const weir_plan *p, char *out, size_t cap)) {
+  const size_t n = print(p, NULL, 0);
+  char *text = malloc(n + 1);
+  if (text) {
+    print(p, text, n + 1);
+    fputs(text, stdout);
+  }
+  free(text);
+}
+
 static int plan_one(const wr_options *o, weir_context *ctx) {
   weir_plan *p = NULL;
   const weir_status s = plan_on(o, ctx, o->on, &p);
@@ -91,13 +115,9 @@ static int plan_one(const wr_options *o, weir_context *ctx) {
     json_plan(&j, p);
     wr_json_done(&j);
   } else {
-    const size_t n = weir_plan_print(p, NULL, 0);
-    char *text = malloc(n + 1);
-    if (text) {
-      weir_plan_print(p, text, n + 1);
-      fputs(text, stdout);
-    }
-    free(text);
+    print_text(p, weir_plan_print);
+    if (o->why) printf("\n");
+    if (o->why) print_text(p, weir_plan_print_ops);
   }
   weir_plan_free(p);
   return wr_done(o);

@@ -66,6 +66,9 @@ const char *wr_limit_mode(const wr_limit *l);
 /* weir_result.prefill_share of n tokens from position `first`, replayed `piece` at a time, in so many seconds. */
 double wr_prompt_share(wr_engine *e, const weir_model *m, int64_t first, int64_t n, int piece, double seconds);
 
+/* "blk.3.ffn_up.weight" -> "ffn_up": of the first weight that the instruction reads; "": it reads none. */
+void wr_weight_kind(const wr_program *p, const wr_instr *in, char *out, size_t cap);
+
 /* Sums of a profile while it runs. */
 typedef struct wr_profile_sums {
   const wr_plan *plan;

@@ -123,8 +123,7 @@ static double step_bytes(const wr_profile_sums *p, int step) {
   return (a.read_bytes + a.write_bytes + b.read_bytes + b.write_bytes) / 2 * (double)p->tokens;
 }
 
-/* "blk.3.ffn_up.weight" -> "ffn_up": of the first weight that the instruction reads. */
-static void weight_kind(const wr_program *p, const wr_instr *in, char *out, size_t cap) {
+void wr_weight_kind(const wr_program *p, const wr_instr *in, char *out, size_t cap) {
   out[0] = 0;
   for (int a = 0; a < WR_MAX_ARGS && in->op->args[a].role != WR_ARG_END; a++) {
     if (in->args[a] < 0 || p->values[in->args[a]].kind != WR_PARAM) continue;
@@ -167,7 +166,7 @@ static weir_status fill(weir_profile *p, const wr_profile_sums *s) {
   for (int i = 0; i < s->plan->list.n; i++) {
     const wr_instr *in = &program->instrs[i];
     char what[WR_GGUF_MAX_NAME + 1];
-    weight_kind(program, in, what, sizeof what);
+    wr_weight_kind(program, in, what, sizeof what);
     weir_profile_row *r = find_row(p, in->op->name, in->row->name, what);
     if (!r) WR_TRY(new_row(p, in->op->name, in->row->name, what, &r));
     r->calls += (int64_t)s->tokens;

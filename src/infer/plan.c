@@ -2,7 +2,8 @@
  *
  * The model's step is built and planned on the null device, as it would be for a run, so weights, cache and activations are the
  * planner's own figures and not estimates beside it; no weight is read. Bytes and FLOPs of a decode step are the sums of its
- * instructions' cost rules, with the cache half full. */
+ * instructions' cost rules, with the cache half full; the time of each is predicted from these and the device's figures. */
+#include <stdlib.h>
 #include <time.h>
 
 #include "infer/infer_i.h"
@@ -17,16 +18,45 @@ typedef struct planning {
 
 static double larger(double a, double b) { return a > b ? a : b; }
 
+static weir_plan_op *find_op(weir_plan *r, const char *op, const char *what) {
+  for (size_t i = 0; i < r->n_ops; i++)
+    if (strcmp(r->ops[i].op, op) == 0 && strcmp(r->ops[i].what, what) == 0) return &r->ops[i];
+  return NULL;
+}
+
+/* Adds one call. r->ops has room for it. */
+static weir_status add_op(planning *k, const wr_program *p, const wr_instr *in, const wr_cost *c) {
+  weir_plan *r = k->r;
+  char what[WR_GGUF_MAX_NAME + 1];
+  const double bytes = c->read_bytes + c->write_bytes, by_bytes = bytes / (r->bandwidth_gb_s * 1e3),
+               by_flop = k->peak > 0 ? c->flop / k->peak * 1e6 : 0;
+  wr_weight_kind(p, in, what, sizeof what);
+  weir_plan_op *o = find_op(r, in->op->name, what);
+  if (!o) {
+    char *copy = wr_strdup(what);
+    if (!copy) return wr_fail_nomem(sizeof what, "a plan");
+    o = &r->ops[r->n_ops++];
+    *o = (weir_plan_op){.op = in->op->name, .what = copy};
+  }
+  o->bound_by_bytes = o->calls ? o->bound_by_bytes : by_bytes >= by_flop;
+  o->calls++;
+  o->bytes += bytes;
+  o->flop += c->flop;
+  o->us += larger(by_bytes, by_flop);
+  return WEIR_OK;
+}
+
+static int by_time(const void *a, const void *b) {
+  const weir_plan_op *x = a, *y = b;
+  return x->us > y->us ? -1 : x->us < y->us;
+}
+
 /* One decode step of the batch: memory, bytes and FLOPs. */
 static weir_status measure_step(planning *k, int rows, int out, int seqs, bool decode) {
   weir_plan *r = k->r;
   const int64_t pages = (r->context_tok + WR_KV_PAGE - 1) / WR_KV_PAGE;
-  const wr_step_shape shape = {.rows = rows,
-                               .out = out,
-                               .seqs = seqs,
-                               .pages = pages * r->batch,
-                               .pages_a_seq = pages,
-                               .kv = wr_kv_dtype(r->kv)};
+  const wr_step_shape shape = {
+      .rows = rows, .out = out, .seqs = seqs, .pages = pages * r->batch, .pages_a_seq = pages, .kv = wr_kv_dtype(r->kv)};
   wr_program p;
   wr_step_io io;
   wr_plan plan = {0};
@@ -37,12 +67,16 @@ static weir_status measure_step(planning *k, int rows, int out, int seqs, bool d
     r->work_bytes = larger(r->work_bytes, (double)plan.arena_bytes);
     wr_regs regs = {.live = {[WR_LIVE_ROWS] = rows, [WR_LIVE_OUT] = out, [WR_LIVE_SEQS] = seqs},
                     .kv_tok = WR_MAX(r->context_tok / 2, (int64_t)1) * rows};
-    for (int i = 0; decode && i < plan.list.n; i++) {
+    if (decode && !(r->ops = wr_calloc((size_t)WR_MAX(plan.list.n, 1), sizeof *r->ops)))
+      s = wr_fail_nomem((size_t)plan.list.n * sizeof *r->ops, "a plan");
+    for (int i = 0; decode && s == WEIR_OK && i < plan.list.n; i++) {
       wr_cost c;
       wr_plan_cost(&plan, i, &regs, &c);
       r->token_bytes += c.weight_bytes + c.kv_bytes;
       r->token_flop += c.flop / r->batch;
+      s = add_op(k, &p, &p.instrs[i], &c);
     }
+    if (decode && r->n_ops) qsort(r->ops, r->n_ops, sizeof *r->ops, by_time);
   }
   wr_plan_free(&plan);
   wr_program_free(&p);
@@ -200,6 +234,8 @@ void weir_plan_free(weir_plan *p) {
   wr_free(p->device);
   wr_free(p->source);
   wr_free(p->advice);
+  for (size_t i = 0; i < p->n_ops; i++) wr_free(p->ops[i].what);
+  wr_free(p->ops);
   wr_free(p);
 }
 
@@ -225,5 +261,22 @@ size_t weir_plan_print(const weir_plan *p, char *out, size_t cap) {
   wr_str_printf(&s, "decode     at most %.1f tok/s, bound by %s: %s a step at %.1f GB/s, %.2f GFLOP a token, cache half full\n",
                 p->bound_tok_s, p->bound_by, t, p->bandwidth_gb_s, p->token_flop * 1e-9);
   wr_str_printf(&s, "advice     %s\n", p->advice);
+  return wr_give_text(&s, out, cap);
+}
+
+size_t weir_plan_print_ops(const weir_plan *p, char *out, size_t cap) {
+  wr_str s = {0};
+  double all_us = 0;
+  for (size_t i = 0; i < p->n_ops; i++) all_us += p->ops[i].us;
+  wr_str_printf(&s, "%-15s %-12s %6s %10s %10s %9s %7s  %s\n", "op", "weights", "calls", "MB", "MFLOP", "us", "time",
+                "bound by");
+  for (size_t i = 0; i < p->n_ops; i++) {
+    const weir_plan_op *o = &p->ops[i];
+    wr_str_printf(&s, "%-15s %-12s %6lld %10.3f %10.2f %9.3f %6.1f%%  %s\n", o->op, o->what, (long long)o->calls,
+                  o->bytes * 1e-6, o->flop * 1e-6, o->us, all_us > 0 ? 100 * o->us / all_us : 0,
+                  o->bound_by_bytes ? "memory bandwidth" : "arithmetic");
+  }
+  wr_str_printf(&s, "%-15s %-12s %6s %10s %10s %9.3f  at least, of one step; predicted from bytes and FLOPs, not run\n", "all",
+                "", "", "", "", all_us);
   return wr_give_text(&s, out, cap);
 }
