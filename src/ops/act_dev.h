@@ -45,13 +45,16 @@ DEV f32 act_value(i64 which, f32 x) {
   return x / (1.0f + act_exp(gelu_exponent(x)));
 }
 
-/* act'(x). With e the exponential, s = 1 / (1 + e) and 1 - s = e s, which has no cancellation. */
-DEV f32 act_slope(i64 which, f32 x) {
+/* act'(x); *value: act(x), made as the CPU makes it beside the slope, which for gelu is not the last bit of act_value. With e the exponential,
+ * s = 1 / (1 + e) and 1 - s = e s, which has no cancellation. */
+DEV f32 act_slope(i64 which, f32 x, f32 *value) {
   if (which == 0) {
     const f32 s = 1.0f / (1.0f + act_exp(-x));
+    *value = x * s;
     return s * f32_fma(x, 1.0f - s, 1.0f);
   }
   const f32 e = act_exp(gelu_exponent(x)), s = 1.0f / (1.0f + e);
+  *value = x * s;
   return s * f32_fma(x * f32_fma(x * x, 3 * 0.0713548163f, 1.59576912f), e * s, 1.0f);
 }
 

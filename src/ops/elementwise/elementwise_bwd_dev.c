@@ -11,15 +11,19 @@ KERNEL(glu_bwd_f32, ITEMS, 5) {
   const i64 i = (i64)group(1) * ITEMS + item(), r = group(0);
   if (i >= c->n[0] || r >= LIVE(1)) return;
   const f32 dy = ROW(const f32, 0, r)[i], gate = ROW(const f32, 1, r)[i];
-  if (HAS(3)) put(&ROW(f32, 3, r)[i], dy * ROW(const f32, 2, r)[i] * act_slope(c->n[1], gate), ADDS(3));
-  if (HAS(4)) put(&ROW(f32, 4, r)[i], dy * act_value(c->n[1], gate), ADDS(4));
+  f32 value;
+  const f32 slope = act_slope(c->n[1], gate, &value);
+  if (HAS(3)) put(&ROW(f32, 3, r)[i], dy * ROW(const f32, 2, r)[i] * slope, ADDS(3));
+  if (HAS(4)) put(&ROW(f32, 4, r)[i], dy * value, ADDS(4));
 }
 
 /* dy, x, dx; n: inner, act */
 KERNEL(gelu_bwd_f32, ITEMS, 3) {
   const i64 i = (i64)group(1) * ITEMS + item(), r = group(0);
   if (i >= c->n[0] || r >= LIVE(1)) return;
-  put(&ROW(f32, 2, r)[i], ROW(const f32, 0, r)[i] * act_slope(c->n[1], ROW(const f32, 1, r)[i]), ADDS(2));
+  f32 value;
+  const f32 slope = act_slope(c->n[1], ROW(const f32, 1, r)[i], &value);
+  put(&ROW(f32, 2, r)[i], ROW(const f32, 0, r)[i] * slope, ADDS(2));
 }
 
 /* a, b, y; n: inner; f: alpha, beta, gamma */
