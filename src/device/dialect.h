@@ -240,28 +240,34 @@ DEV f32 f32_min(f32 a, f32 b) { return a < b ? a : b; }
 /* An element written, or added to what is there: an output's, as its argument asks. */
 DEV void put(GLOBAL f32 *at, f32 x, i32 adds) { *at = adds ? *at + x : x; }
 
+/* The elements of a row of n, one item each in turn: for (i = item(); i < n; i += items) with equally many turns for all items, which PoCL 3.1
+ * needs to compile it rightly. */
+#define EACH(i, n, items) for (i64 i##0 = 0, i = item(); i##0 < (n); i##0 += (items), i += (items)) if (i < (n))
+
 /* Sum, maximum over the items of a group, given to all of them; room[n], n the items of the group, a power of two. Added as a tree. */
 DEV f32 group_sum(f32 x, LOCAL f32 *room, i32 n) {
   const i32 t = item();
-  BARRIER(); /* the room may still be read */
   room[t] = x;
   BARRIER();
   for (i32 step = n / 2; step > 0; step /= 2) {
     if (t < step) room[t] += room[t + step];
     BARRIER();
   }
-  return room[0];
+  const f32 sum = room[0];
+  BARRIER(); /* here, before the room is used again, and not at the head: PoCL 3.1 gets a barrier wrong that follows a loop at once */
+  return sum;
 }
 DEV f32 group_max(f32 x, LOCAL f32 *room, i32 n) {
   const i32 t = item();
-  BARRIER();
   room[t] = x;
   BARRIER();
   for (i32 step = n / 2; step > 0; step /= 2) {
     if (t < step) room[t] = f32_max(room[t], room[t + step]);
     BARRIER();
   }
-  return room[0];
+  const f32 most = room[0];
+  BARRIER();
+  return most;
 }
 
 /* KERNEL(name, items, n): the pointers a0..a(n-1) are the arguments' memory. */

@@ -12,7 +12,7 @@ enum { SCATTER_ITEMS = 128 };
 
 /* Element item() of row group(0), which may be padding. */
 DEV void scatter_clear(matrix to, i64 D) {
-  for (i64 d = item(); d < D; d += SCATTER_ITEMS) *matrix_at(to, group(0), d) = 0.0f;
+  EACH(d, D, SCATTER_ITEMS) *matrix_at(to, group(0), d) = 0.0f;
 }
 
 /* Source row group(0) < rows, of D floats; target rows are those below to_rows. room[SCATTER_ITEMS]; barriers inside. */

@@ -16,7 +16,7 @@ KERNEL(embed_float, ITEMS, 3) {
   const i64 in = token >= 0 && token < EXT(0, 0) ? token : -1;
   GLOBAL const u8 *from = ROW(const u8, 0, in < 0 ? 0 : step == 1 ? in : in / 16) + (step == 1 || in < 0 ? 0 : in % 16 * float_bytes(t));
   GLOBAL f32 *y = ROW(f32, 2, r);
-  for (i64 d = item(); d < D; d += ITEMS) y[d] = in < 0 ? 0.0f : float_at(t, from, d * step);
+  EACH(d, D, ITEMS) y[d] = in < 0 ? 0.0f : float_at(t, from, d * step);
 }
 
 #define QUANT(name, bits, bias, part, minimum, scale_bits, scale_bias, table) \

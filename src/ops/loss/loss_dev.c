@@ -7,6 +7,7 @@
 #include "ops/tile_dev.h"
 
 enum { ITEMS = 256, BWD_ITEMS = 128 };
+#define F32_MOST 3.402823466e38f
 
 /* The target of a row, -1 when it does not count. */
 DEV i64 target_of(GLOBAL const u8 *targets, i64 stride, i64 row, i64 V) {
@@ -26,16 +27,32 @@ DEV f32 count_targets(GLOBAL const u8 *targets, i64 stride, i64 rows, i64 V, LOC
 /* The gradient of logit v of a row, p its probability. */
 DEV f32 slope_of(i64 target, i64 v, f32 p, f32 scale) { return target < 0 ? 0.0f : scale * (p - (v == target ? 1.0f : 0.0f)); }
 
-/* The maximum of a row, and the logarithm of the sum of its exponentials beside it. */
+/* The maximum of a row, and the logarithm of the sum of its exponentials beside it; room[2 ITEMS]. An item takes its elements once, and
+ * turns its sum whenever it meets a larger one; the first item puts the items' together, in their order. */
 DEV f32 log_sum(GLOBAL const f32 *x, i64 V, LOCAL f32 *room, f32 *max) {
-  f32 most = -F32_INFINITY, sum = 0;
-  for (i64 v = 0; v < V; v += ITEMS)
-    if (v + item() < V) most = f32_max(x[v + item()], most);
-  most = group_max(most, room, ITEMS);
-  for (i64 v = 0; v < V; v += ITEMS)
-    if (v + item() < V) sum += f32_exp(x[v + item()] - most);
-  *max = most;
-  return f32_log(group_sum(sum, room, ITEMS));
+  f32 most = -F32_MOST, sum = 0;
+  EACH(v, V, ITEMS) {
+    const f32 more = f32_max(x[v], most);
+    sum = sum * f32_exp(most - more) + f32_exp(x[v] - more);
+    most = more;
+  }
+  room[item()] = most;
+  room[ITEMS + item()] = sum;
+  BARRIER();
+  if (item() == 0) {
+    for (i32 i = 1; i < ITEMS; i++) {
+      const f32 more = f32_max(room[i], most);
+      sum = sum * f32_exp(most - more) + room[ITEMS + i] * f32_exp(room[i] - more);
+      most = more;
+    }
+    room[0] = most;
+    room[1] = f32_log(sum);
+  }
+  BARRIER();
+  *max = room[0];
+  const f32 ln = room[1];
+  BARRIER(); /* the room may be used again */
+  return ln;
 }
 
 /* The mean of the row losses over the rows that count. */
@@ -51,11 +68,11 @@ DEV void put_mean(GLOBAL f32 *to, GLOBAL const f32 *row_loss, GLOBAL const u8 *t
 
 /* logits, targets, loss, lse; n: V. Row losses into the scratch. */
 KERNEL(xent_rows_f32, ITEMS, 4) {
-  SHARED f32 room[ITEMS];
+  SHARED f32 room[2 * ITEMS];
   const i64 r = group(0), V = c->n[0];
-  f32 max;
   if (r >= LIVE(0)) return;
   GLOBAL const f32 *x = ROW(const f32, 0, r);
+  f32 max;
   const f32 ln = log_sum(x, V, room, &max);
   const i64 target = TARGET(1, r, V);
   if (item() == 0) {
@@ -104,11 +121,11 @@ KERNEL(head_logits_f32, TILE_ITEMS, 2) {
 }
 
 KERNEL(head_rows_f32, ITEMS, 3) {
-  SHARED f32 room[ITEMS];
+  SHARED f32 room[2 * ITEMS];
   const i64 r = group(0), V = c->n[2];
-  f32 max;
   if (r >= LIVE(0)) return;
   GLOBAL const f32 *x = LOGITS(c->n[0]) + r * V;
+  f32 max;
   const f32 ln = log_sum(x, V, room, &max);
   const i64 target = TARGET(2, r, V);
   if (item() == 0) SCRATCH(f32)[r] = target < 0 ? 0.0f : max - x[target] + ln;
@@ -127,11 +144,11 @@ KERNEL(head_bwd_logits_f32, TILE_ITEMS, 3) {
 
 /* The loss of a row; its logits become their gradient. */
 KERNEL(head_bwd_rows_f32, ITEMS, 4) {
-  SHARED f32 room[ITEMS];
+  SHARED f32 room[2 * ITEMS];
   const i64 r = group(0), V = c->n[2], rows = LIVE(1);
-  f32 max;
   if (r >= rows) return;
   GLOBAL f32 *x = LOGITS(c->n[0]) + r * V;
+  f32 max;
   const f32 ln = log_sum(x, V, room, &max);
   const i64 target = TARGET(3, r, V);
   const f32 count = count_targets(ARG(const u8, 3), STRIDE(3), rows, V, room, ITEMS);

@@ -225,14 +225,15 @@ DEV void quant_many(quant_form f, GLOBAL const u8 *w, GLOBAL u8 *scratch, i64 ro
       x[j] = ROW(const f32, 0, row + j < rows ? row + j : rows - 1); \
       acc[j] = 0; \
     } \
-    for (i64 i = item() / LANES; i < K; i += SLICES) { \
-      const f32 weight = float_at(DT_##name, w, i * step); \
-      for (i32 j = 0; j < R; j++) acc[j] = f32_fma(weight, x[j][i], acc[j]); \
+    for (i64 i0 = 0, i = item() / LANES; i0 < K; i0 += SLICES, i += SLICES) { /* see EACH */ \
+      const f32 weight = i < K ? float_at(DT_##name, w, i * step) : 0.0f; \
+      for (i32 j = 0; j < R && i < K; j++) acc[j] = f32_fma(weight, x[j][i], acc[j]); \
     } \
     for (i32 j = 0; j < R; j++) room[j * ITEMS + item()] = acc[j]; \
     BARRIER(); \
-    for (i32 j = item() / LANES; j < R && row + j < rows && k <= last; j += SLICES) { \
-      LOCAL const f32 *from = room + j * ITEMS + item() % LANES; \
+    if (item() >= LANES || k > last) return; \
+    for (i32 j = 0; j < R && row + j < rows; j++) { \
+      LOCAL const f32 *from = room + j * ITEMS + item(); \
       FINISH(row + j, k, (from[0] + from[LANES]) + (from[2 * LANES] + from[3 * LANES]), 0.0f); \
     } \
   }

@@ -15,7 +15,7 @@ KERNEL(rmsnorm_f32, ITEMS, 4) {
   GLOBAL const f32 *x = ROW(const f32, 0, r) + h * D, *w = ARG(const f32, 1);
   GLOBAL f32 *y = ROW(f32, 2, r) + h * D;
   const f32 rstd = norm_rstd(x, D, c->f[0], room);
-  for (i64 d = item(); d < D; d += ITEMS) y[d] = x[d] * rstd * (HAS(1) ? w[d] : 1.0f);
+  EACH(d, D, ITEMS) y[d] = x[d] * rstd * (HAS(1) ? w[d] : 1.0f);
   if (HAS(3) && item() == 0) ROW(f32, 3, r)[h] = rstd;
 }
 
@@ -28,10 +28,10 @@ KERNEL(rmsnorm_dx_f32, ITEMS, 5) {
   GLOBAL f32 *dx = ROW(f32, 4, r) + h * D;
   const f32 rstd = ROW(const f32, 3, r)[h];
   f32 sum = 0;
-  for (i64 d = item(); d < D; d += ITEMS) sum = f32_fma(dy[d] * (HAS(2) ? w[d] : 1.0f), x[d], sum);
+  EACH(d, D, ITEMS) sum = f32_fma(dy[d] * (HAS(2) ? w[d] : 1.0f), x[d], sum);
   sum = group_sum(sum, room, ITEMS);
   const f32 k = rstd * rstd * rstd / (f32)D * sum;
-  for (i64 d = item(); d < D; d += ITEMS) put(&dx[d], rstd * (HAS(2) ? w[d] : 1.0f) * dy[d] - k * x[d], ADDS(4));
+  EACH(d, D, ITEMS) put(&dx[d], rstd * (HAS(2) ? w[d] : 1.0f) * dy[d] - k * x[d], ADDS(4));
 }
 
 /* dy, x, w, rstd, dx, dw; n: D, heads */
@@ -53,12 +53,12 @@ KERNEL(layernorm_f32, ITEMS, 5) {
   GLOBAL const f32 *x = ROW(const f32, 0, r), *w = ARG(const f32, 1), *b = ARG(const f32, 2);
   GLOBAL f32 *y = ROW(f32, 3, r);
   f32 sum = 0, square = 0;
-  for (i64 d = item(); d < D; d += ITEMS) sum += x[d];
+  EACH(d, D, ITEMS) sum += x[d];
   const f32 mean = group_sum(sum, room, ITEMS) / (f32)D;
-  for (i64 d = item(); d < D; d += ITEMS) square = f32_fma(x[d] - mean, x[d] - mean, square);
+  EACH(d, D, ITEMS) square = f32_fma(x[d] - mean, x[d] - mean, square);
   square = group_sum(square, room, ITEMS);
   const f32 rstd = 1.0f / f32_sqrt(square / (f32)D + c->f[0]);
-  for (i64 d = item(); d < D; d += ITEMS) y[d] = (x[d] - mean) * rstd * (HAS(1) ? w[d] : 1.0f) + (HAS(2) ? b[d] : 0.0f);
+  EACH(d, D, ITEMS) y[d] = (x[d] - mean) * rstd * (HAS(1) ? w[d] : 1.0f) + (HAS(2) ? b[d] : 0.0f);
   if (HAS(4) && item() == 0) {
     ROW(f32, 4, r)[0] = mean;
     ROW(f32, 4, r)[1] = rstd;
@@ -74,14 +74,14 @@ KERNEL(layernorm_dx_f32, ITEMS, 5) {
   GLOBAL f32 *dx = ROW(f32, 4, r);
   const f32 mean = ROW(const f32, 3, r)[0], rstd = ROW(const f32, 3, r)[1];
   f32 g = 0, gn = 0;
-  for (i64 d = item(); d < D; d += ITEMS) {
+  EACH(d, D, ITEMS) {
     const f32 own = dy[d] * (HAS(2) ? w[d] : 1.0f);
     g += own;
     gn = f32_fma(own, (x[d] - mean) * rstd, gn);
   }
   g = group_sum(g, room, ITEMS) / (f32)D;
   gn = group_sum(gn, room, ITEMS) / (f32)D;
-  for (i64 d = item(); d < D; d += ITEMS)
+  EACH(d, D, ITEMS)
     put(&dx[d], rstd * (dy[d] * (HAS(2) ? w[d] : 1.0f) - g - (x[d] - mean) * rstd * gn), ADDS(4));
 }
 

@@ -59,7 +59,7 @@ KERNEL(sumsq_pieces_f32, ITEMS, 1) {
 /* The sum of the scratch's first n floats, given to all items; room[ITEMS]. */
 DEV f32 sum_of_pieces(GLOBAL const f32 *pieces, i64 n, LOCAL f32 *room) {
   f32 sum = 0;
-  for (i64 i = item(); i < n; i += ITEMS) sum += pieces[i];
+  EACH(i, n, ITEMS) sum += pieces[i];
   return group_sum(sum, room, ITEMS);
 }
 

@@ -15,7 +15,7 @@ DEV f32 sigmoid(f32 x) { return 1.0f / (1.0f + f32_exp(-x)); }
 KERNEL(rnn_f32, ITEMS, 11) {
   SHARED f32 states[2 * H_MAX], cell[H_MAX];
   const i64 b = group(0), T = EXT(0, 0), D = c->n[N_D], H = c->n[N_H];
-  for (i64 h = item(); h < H; h += ITEMS) {
+  EACH(h, H, ITEMS) {
     states[h] = HAS(4) ? ROW(const f32, 4, b)[h] : 0.0f;
     cell[h] = HAS(5) ? ROW(const f32, 5, b)[h] : 0.0f;
   }
@@ -24,7 +24,7 @@ KERNEL(rnn_f32, ITEMS, 11) {
     LOCAL f32 *after = states + ((t + 1) & 1) * H_MAX;
     GLOBAL const f32 *x = ROW(const f32, 0, t) + b * D;
     BARRIER();
-    for (i64 h = item(); h < H; h += ITEMS) {
+    EACH(h, H, ITEMS) {
       f32 a[GATES];
       for (i32 g = 0; g < GATES; g++) {
         GLOBAL const f32 *w_ih = ROW(const f32, 1, g * H + h), *w_hh = ROW(const f32, 2, g * H + h);
@@ -49,13 +49,13 @@ KERNEL(rnn_f32, ITEMS, 11) {
 KERNEL(rnn_bwd_walk_f32, ITEMS, 17) {
   SHARED f32 dh[H_MAX], dc[H_MAX], da[GATES * H_MAX];
   const i64 b = group(0), T = EXT(3, 0), B = c->n[N_B], H = c->n[N_H], R = GATES * H;
-  for (i64 h = item(); h < H; h += ITEMS) {
+  EACH(h, H, ITEMS) {
     dh[h] = HAS(1) ? ROW(const f32, 1, b)[h] : 0.0f;
     dc[h] = HAS(2) ? ROW(const f32, 2, b)[h] : 0.0f;
   }
   for (i64 t = T - 1; t >= 0; t--) {
     GLOBAL f32 *kept = SCRATCH(f32) + (t * B + b) * R;
-    for (i64 h = item(); h < H; h += ITEMS) {
+    EACH(h, H, ITEMS) {
       GLOBAL const f32 *gates = ROW(const f32, 9, t) + b * R + h;
       const f32 i = gates[0], f = gates[H], g = gates[2 * H], o = gates[3 * H], th = f32_tanh(ROW(const f32, 10, t)[b * H + h]);
       f32 before = 0.0f;
@@ -73,14 +73,14 @@ KERNEL(rnn_bwd_walk_f32, ITEMS, 17) {
       dc[h] = dc_t * f;
     }
     BARRIER();
-    for (i64 k = item(); k < H; k += ITEMS) {
+    EACH(k, H, ITEMS) {
       f32 sum = 0.0f;
       for (i64 r = 0; r < R; r++) sum = f32_fma(ROW(const f32, 5, r)[k], da[r], sum);
       dh[k] = sum;
     }
     BARRIER();
   }
-  for (i64 h = item(); h < H; h += ITEMS) {
+  EACH(h, H, ITEMS) {
     if (HAS(15)) put(&ROW(f32, 15, b)[h], dh[h], ADDS(15));
     if (HAS(16)) put(&ROW(f32, 16, b)[h], dc[h], ADDS(16));
   }
