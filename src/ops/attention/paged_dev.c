@@ -136,6 +136,7 @@ DEV soft_sums weights(i32 t, context x, i64 start, f32 scale, f32 cap, f32 uncap
   }
   BARRIER();
   for (i32 j = 0; j < LANES; j++) lanes[j] = room[j];
+  BARRIER(); /* the room may be used again */
   for (i32 step = LANES / 2; step > 0; step /= 2)
     for (i32 j = 0; j < step; j++) lanes[j] += lanes[j + step];
   out.total = lanes[0];
