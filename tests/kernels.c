@@ -5,6 +5,7 @@
  *                                the percentage is the share of what this machine allows, by its measured bandwidth and peaks
  *   kernels --list               the rows, their numeric class and how many cases take them
  *   kernels --only PATTERN       the same as PATTERN
+ *   kernels --but PATTERN        leave out what has this in "row | case line"
  *   kernels --flop N             leave out the cases that take more operations (under an emulator)
  *   kernels --device NAME        which device runs the rows of the dialect (emu), say opencl:0
  *   kernels --bits               print a hash of each result of each class and case, to be compared with another build's
@@ -28,7 +29,7 @@ static wr_device *device_of(const wr_row *row, int team) {
   return strcmp(row->device, cpus[team]->api->rows) == 0 ? cpus[team] : others[team];
 }
 static int passed, failed, skipped;
-static const char *only = "";
+static const char *only = "", *but = NULL;
 static double flop_limit = INFINITY;
 static int too_large; /* cases above it */
 static bool print_bits;
@@ -416,7 +417,7 @@ static int op_index(const wr_op *op) {
 static bool named(const wr_row *row, const wr_case *c) {
   char text[512];
   snprintf(text, sizeof text, "%s | %s", row ? row->name : "gradient", c->text);
-  return strstr(text, only) != NULL;
+  return strstr(text, only) && !(but && strstr(text, but));
 }
 
 static void count(bool ok) {
@@ -753,6 +754,8 @@ int main(int argc, char **argv) {
       reps = atoi(argv[++i]);
     else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
       only = argv[++i];
+    else if (strcmp(argv[i], "--but") == 0 && i + 1 < argc)
+      but = argv[++i];
     else if (strcmp(argv[i], "--flop") == 0 && i + 1 < argc)
       flop_limit = atof(argv[++i]);
     else if (strcmp(argv[i], "--bits") == 0)
